@@ -1,0 +1,169 @@
+"""Search and translation: greedy (ids in, ids out), Translator (text in, text out).
+
+B batch, S source, V vocabulary.
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from minitransformer.checkpoint import RunFolder, build_model, load_weights
+from minitransformer.config import Config
+from minitransformer.data.batching import pad
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Encoded, PairTokenizer
+from minitransformer.device import choose_device
+from minitransformer.model.transformer import Transformer
+
+
+class Choice(NamedTuple):
+    """One produced token: its probability, and the tokens that came nearest to it."""
+
+    id: int
+    probability: float
+    runners_up: list[tuple[int, float]]
+
+
+def greedy(
+    model: Transformer,
+    source: Int[Tensor, "batch source"],
+    *,
+    start_id: int,
+    limits: list[int],
+    runners_up: int = 0,
+) -> list[list[Choice]]:
+    """Take the most probable token until <EOS> or a row's limit; finished rows leave the batch."""
+    was_training = model.training
+    model.eval()  # dropout in decoding is a classic bug, so it is not left to the caller
+    try:
+        with torch.inference_mode():
+            return greedy_loop(model, source, start_id, limits, runners_up)
+    finally:
+        model.train(was_training)
+
+
+def greedy_loop(
+    model: Transformer, source: Tensor, start_id: int, limits: list[int], runners_up: int
+) -> list[list[Choice]]:
+    memory = model.encode(source)
+    cache = model.new_cache(memory)
+    produced: list[list[Choice]] = [[] for _ in limits]
+    active = list(range(len(limits)))  # rows of `produced` that the batch still holds
+    last = torch.full((len(limits), 1), start_id, device=source.device)  # [B, 1]
+    while active:
+        probabilities = model.decode(last, memory, cache)[:, -1].softmax(dim=-1)  # [B, V]
+        allowed = probabilities.clone()
+        allowed[:, [PAD_ID, BOS_ID]] = -1  # never labels, so never answers
+        best, ids = allowed.topk(min(1 + runners_up, allowed.shape[1]), dim=-1)  # [B, 1 + R]
+        for row, values, choices in zip(active, best.tolist(), ids.tolist(), strict=True):
+            ranked = list(zip(choices, values, strict=True))
+            produced[row].append(Choice(*ranked[0], ranked[1:]))
+        keep = [
+            place
+            for place, row in enumerate(active)
+            if produced[row][-1].id != EOS_ID and len(produced[row]) < limits[row]
+        ]
+        last = ids[:, :1]
+        if len(keep) < len(active):
+            rows = torch.tensor(keep, dtype=torch.long, device=source.device)
+            memory, last = memory.select(rows), last[rows]
+            cache.select(rows)
+            active = [active[place] for place in keep]
+    return produced
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translated sentence, with what was read and each choice that was made."""
+
+    source: Encoded
+    text: str
+    tokens: list[str]
+    choices: list[Choice]
+    left_out: int = 0  # source tokens beyond the model's longest sentence
+
+
+class Translator:
+    """Translates text with a trained run."""
+
+    def __init__(self, model: Transformer, tokenizer: PairTokenizer, config: Config) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_length = config.model.max_length
+
+    @classmethod
+    def load(cls, run: str | Path, *, device: str = "cpu", checkpoint: str = "last") -> Self:
+        """Load a run; `checkpoint` is "last", or "best" where the config selects one."""
+        folder = RunFolder(Path(run))
+        config = folder.load_config()
+        tokenizer = folder.load_tokenizer(config)
+        step = folder.pointed(checkpoint) if checkpoint != "last" else None
+        if step is not None:
+            saved = folder.load(step, for_training=False)
+        else:
+            complaints: list[str] = []
+            saved = folder.load_newest(complaints, for_training=False)
+            for complaint in complaints:
+                print(f"warning: {complaint}; using {saved.path.name}", file=sys.stderr)
+        model = build_model(config, tokenizer)
+        load_weights(model, saved.model, str(saved.path))
+        return cls(model.to(choose_device(device)).eval(), tokenizer, config)
+
+    def __call__(self, text: str) -> str:
+        """Translate one sentence."""
+        return self.translate([text])[0].text
+
+    def translate(
+        self, texts: Iterable[str], *, batch_size: int = 64, runners_up: int = 0
+    ) -> list[Translation]:
+        """Translate sentences in order; similar lengths are decoded together."""
+        sources = [self.tokenizer.encode_source(text) for text in texts]
+        translations: dict[int, Translation] = {}
+        places = sorted(range(len(sources)), key=lambda place: len(sources[place].ids))
+        for place in places:
+            if not sources[place].text.split():  # nothing in, nothing out
+                translations[place] = Translation(sources[place], "", [], [])
+        places = [place for place in places if place not in translations]
+        for start in range(0, len(places), batch_size):
+            chosen = places[start : start + batch_size]
+            decoded = self.decode([sources[place] for place in chosen], runners_up)
+            translations.update(zip(chosen, decoded, strict=True))
+        return [translations[place] for place in range(len(sources))]
+
+    def decode(self, sources: list[Encoded], runners_up: int) -> list[Translation]:
+        rows = [self.fit(source.ids) for source in sources]
+        device = next(self.model.parameters()).device
+        produced = greedy(
+            self.model,
+            pad(rows).to(device),
+            start_id=self.tokenizer.start_id,
+            limits=[decoding_limit(len(row), self.max_length) for row in rows],
+            runners_up=runners_up,
+        )
+        return [
+            Translation(
+                source,
+                self.tokenizer.target.decode(choice.id for choice in choices),
+                [self.tokenizer.target.tokens[choice.id] for choice in choices],
+                choices,
+                left_out=len(source.ids) - len(row),
+            )
+            for source, row, choices in zip(sources, rows, produced, strict=True)
+        ]
+
+    def fit(self, ids: list[int]) -> list[int]:
+        """Cut a sentence that is longer than the model takes, keeping its end marker."""
+        if len(ids) <= self.max_length:
+            return ids
+        end = ids[-1:] if self.tokenizer.source_end else []
+        return ids[: self.max_length - len(end)] + end
+
+
+def decoding_limit(source_length: int, max_length: int) -> int:
+    """How many tokens a translation may have: enough for any, too few to run on and on."""
+    return min(max_length, 2 * source_length + 10)

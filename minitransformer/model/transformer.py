@@ -1,0 +1,259 @@
+"""The encoder-decoder: encode(source) -> Memory, decode(target, memory, cache) -> logits.
+
+B batch, S source, T target, H heads, D d_model, V vocabulary.
+"""
+
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from minitransformer.config import ModelConfig
+from minitransformer.model.attention import causal_mask, padding_mask
+from minitransformer.model.cache import KeyValueCache, KeyValues, LayerCache
+from minitransformer.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    Residual,
+)
+from minitransformer.model.positional import LearnedPositions, SinusoidalPositions
+from minitransformer.model.trace import tap
+
+
+class Memory(NamedTuple):
+    """What the encoder hands to the decoder: its states, and which of them are real."""
+
+    states: Float[Tensor, "batch source d_model"]
+    mask: Bool[Tensor, "batch 1 1 source"]
+
+    def select(self, rows: Int[Tensor, " rows"]) -> "Memory":
+        """These rows, in this order."""
+        return Memory(self.states[rows], self.mask[rows])
+
+
+class Embedding(nn.Module):
+    """A vector per token, plus a vector for its place."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        d_model: int,
+        position: str,
+        max_length: int,
+        scale: float,
+        std: float,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(vocab_size, d_model) * std)
+        self.scale = scale
+        self.dropout = dropout
+        self.positions: SinusoidalPositions | LearnedPositions | None = None
+        if position == "sinusoidal":
+            self.positions = SinusoidalPositions(d_model=d_model, max_length=max_length)
+        elif position == "learned":
+            self.positions = LearnedPositions(d_model=d_model, max_length=max_length, std=std)
+
+    def forward(
+        self, ids: Int[Tensor, "batch length"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        tokens = functional.embedding(ids, self.weight) * self.scale  # [B, T, D]
+        if self.positions is None:
+            total = tokens
+            tap(self, tokens=tokens, output=total)
+        else:
+            positions = self.positions(start, start + ids.shape[1])  # [T, D]
+            total = tokens + positions
+            tap(self, tokens=tokens, positions=positions, output=total)
+        return functional.dropout(total, self.dropout, self.training)
+
+
+class Encoder(nn.Module):
+    """Source ids in, one state per source token out."""
+
+    def __init__(self, embedding: Embedding, layers: list[EncoderLayer], norm: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        mask: Bool[Tensor, "batch 1 1 source"],
+        positions: Int[Tensor, " source"] | None,
+    ) -> Float[Tensor, "batch source d_model"]:
+        states = self.embedding(source)
+        for layer in self.layers:
+            states = layer(states, mask, positions)
+        output: Tensor = self.norm(states)
+        tap(self, mask=mask, output=output)
+        return output
+
+
+class Decoder(nn.Module):
+    """Target ids in, one state per target token out; each sees only itself and what came before."""
+
+    def __init__(self, embedding: Embedding, layers: list[DecoderLayer], norm: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+
+    def forward(
+        self,
+        target: Int[Tensor, "batch target"],
+        self_mask: Bool[Tensor, "batch 1 target key"],
+        memory: Memory,
+        positions: Int[Tensor, " target"] | None,
+        cache: KeyValueCache,
+    ) -> Float[Tensor, "batch target d_model"]:
+        start = cache.length - target.shape[1]
+        states = self.embedding(target, start)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            states = layer(states, self_mask, memory.mask, positions, layer_cache)
+        output: Tensor = self.norm(states)
+        tap(self, mask=self_mask, output=output)
+        return output
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder Transformer; training, search and tracing all use its two methods."""
+
+    def __init__(
+        self, *, encoder: Encoder, decoder: Decoder, head: nn.Linear, pad_id: int, rotary: bool
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head = head
+        self.pad_id = pad_id
+        self.rotary = rotary
+
+    @classmethod
+    def from_config(
+        cls, config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, pad_id: int
+    ) -> Self:
+        """Build a freshly initialised model; nothing below this method sees the config."""
+
+        def new_embedding(vocab_size: int) -> Embedding:
+            return Embedding(
+                vocab_size=vocab_size,
+                d_model=config.d_model,
+                position=config.position,
+                max_length=config.max_length,
+                scale=config.d_model**0.5 if config.scale_embeddings else 1.0,
+                std=config.embedding_std,
+                dropout=config.dropout,
+            )
+
+        def new_attention() -> MultiHeadAttention:
+            return MultiHeadAttention(
+                d_model=config.d_model,
+                num_heads=config.num_heads,
+                bias=config.bias,
+                attention_output=config.attention_output,
+                scale_scores=config.scale_scores,
+                dropout=config.dropout,
+            )
+
+        def new_feed_forward() -> FeedForward | None:
+            if config.d_ff == 0:
+                return None
+            return FeedForward(
+                d_model=config.d_model,
+                d_ff=config.d_ff,
+                bias=config.bias,
+                activation=config.activation,
+                dropout=config.dropout,
+            )
+
+        def new_residual() -> Residual:
+            return Residual(
+                d_model=config.d_model, norm=config.norm, bias=config.bias, dropout=config.dropout
+            )
+
+        def new_final_norm() -> nn.Module:  # post-norm layers end normed, pre-norm ones do not
+            if config.norm == "pre":
+                return nn.LayerNorm(config.d_model, bias=config.bias)
+            return nn.Identity()
+
+        encoder_layers = [
+            EncoderLayer(
+                self_attention=new_attention(),
+                feed_forward=new_feed_forward(),
+                new_residual=new_residual,
+            )
+            for _ in range(config.num_encoder_layers)
+        ]
+        decoder_layers = [
+            DecoderLayer(
+                self_attention=new_attention(),
+                cross_attention=new_attention(),
+                feed_forward=new_feed_forward(),
+                new_residual=new_residual,
+            )
+            for _ in range(config.num_decoder_layers)
+        ]
+        model = cls(
+            encoder=Encoder(new_embedding(source_vocab_size), encoder_layers, new_final_norm()),
+            decoder=Decoder(new_embedding(target_vocab_size), decoder_layers, new_final_norm()),
+            head=nn.Linear(config.d_model, target_vocab_size, bias=config.head_bias),
+            pad_id=pad_id,
+            rotary=config.position == "rotary",
+        )
+        if config.share_embeddings in ("target", "all"):
+            model.head.weight = model.decoder.embedding.weight
+        if config.share_embeddings == "all":
+            assert source_vocab_size == target_vocab_size
+            model.encoder.embedding.weight = model.decoder.embedding.weight
+        return model
+
+    def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
+        """Read the source; every row must hold at least one token that is not padding."""
+        mask = padding_mask(source, self.pad_id)
+        positions = self.positions_for(source, 0)
+        return Memory(self.encoder(source, mask, positions), mask)
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch target"],
+        memory: Memory,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch target vocab"]:
+        """Logits for the token after each target token; with a cache, `target` continues it."""
+        cache = self.new_cache(memory) if cache is None else cache
+        positions = self.positions_for(target, cache.length)
+        cache.target_mask = torch.cat(
+            (cache.target_mask, padding_mask(target, self.pad_id)), dim=-1
+        )
+        causal = causal_mask(target.shape[1], cache.length, target.device)
+        states = self.decoder(target, cache.target_mask & causal, memory, positions, cache)
+        logits: Tensor = self.head(states)
+        tap(self, logits=logits)
+        return logits
+
+    def forward(
+        self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"]
+    ) -> Float[Tensor, "batch target vocab"]:
+        return self.decode(target, self.encode(source))
+
+    def new_cache(self, memory: Memory) -> KeyValueCache:
+        """An empty cache for this memory, the source's keys and values projected once."""
+        layers = []
+        for layer in self.decoder.layers:
+            cross = layer.cross_attention.project(memory.states)
+            nothing = cross.key[:, :, :0]  # [B, H, 0, K]
+            layers.append(LayerCache(KeyValues(nothing, nothing), cross))
+        return KeyValueCache(layers, memory.mask[..., :0])
+
+    def positions_for(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
+        """The places that rotary attention turns by; None for every other encoding."""
+        if not self.rotary:
+            return None
+        return torch.arange(start, start + ids.shape[1], device=ids.device)

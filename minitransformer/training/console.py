@@ -1,0 +1,164 @@
+"""What a training run says to the person at the terminal."""
+
+import sys
+
+from tqdm import tqdm
+
+from minitransformer import __version__
+from minitransformer.data.corpus import Split
+from minitransformer.data.tokenizer import SPECIALS
+from minitransformer.evaluation import Evaluation
+from minitransformer.training.trainer import Trainer
+from minitransformer.training.watcher import StepReport, Watcher
+
+COLUMNS = ("step", "split", "loss", "exact", "teacher-forced", "free-running", "BLEU", "chrF")
+TABLE = "{:>7}  {:5}  {:>7}  {:>7}  {:>14}  {:>12}  {:>5}  {:>5}"
+
+
+class Console(Watcher):
+    """Prints the plan, a progress bar, a table of evaluations and the commands that come next."""
+
+    def __init__(self, run_path: str) -> None:
+        self.run_path = run_path
+        self.bar: tqdm[None] | None = None
+        self.latest: dict[str, Evaluation] = {}
+
+    def on_start(self, trainer: Trainer) -> None:
+        for line in plan(trainer):
+            print(line)
+        for note in trainer.notes:
+            print(f"warning: {note}", file=sys.stderr)
+        steps = trainer.config.training.steps
+        if trainer.is_finished:
+            print(f"\n{self.run_path} is finished: {trainer.state.step} of {steps} steps.")
+            return
+        if trainer.state.step:
+            print(f"\nContinuing {self.run_path} after step {trainer.state.step} of {steps}.")
+        print("\n" + TABLE.format(*COLUMNS), flush=True)
+        self.bar = tqdm(
+            total=steps,
+            initial=trainer.state.step,
+            unit="step",
+            leave=False,
+            disable=not sys.stderr.isatty(),
+        )
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        assert self.bar is not None
+        if not self.bar.disable:
+            speed = report.target_tokens / report.seconds
+            self.bar.set_postfix_str(
+                f"loss {report.loss:.3f}, {speed:,.0f} tokens/s, rate {report.learning_rate:.2g}",
+                refresh=False,
+            )
+        self.bar.update()
+
+    def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
+        self.latest = evaluations
+        for name, evaluation in evaluations.items():
+            row = evaluation.row()
+            self.write(
+                TABLE.format(
+                    trainer.state.step,
+                    name,
+                    f"{row['loss']:.4f}",
+                    f"{row['exact_match']:.1%}",
+                    f"{row['accuracy_teacher_forced']:.1%}",
+                    f"{row['accuracy_free_running']:.1%}",
+                    f"{row['bleu']:.1f}",
+                    f"{row['chrf']:.1f}",
+                )
+            )
+
+    def on_end(self, trainer: Trainer, exit_code: int) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        step = trainer.state.step
+        if exit_code:
+            print(f"\nStopped after step {step}, saved. The same command continues from there.")
+            return
+        if self.latest:
+            for line in sample_lines(self.latest, trainer.config.evaluation.samples):
+                print(line)
+            for line in result_lines(self.latest):
+                print(line)
+        print("\nNext:")
+        print(f"  python translate.py --run {self.run_path}")
+        example = trainer.corpus.train.pairs[0].source
+        print(f'  python translate.py --run {self.run_path} --scores "{example}"')
+
+    def write(self, line: str) -> None:
+        """Print a line without tearing the progress bar apart."""
+        if self.bar is None or self.bar.disable:
+            print(line, flush=True)
+        else:
+            self.bar.write(line)
+
+
+def plan(trainer: Trainer) -> list[str]:
+    """What is about to happen, with every sentence pair accounted for."""
+    config, tokenizer = trainer.config, trainer.tokenizer
+    model, training = config.model, config.training
+    sizes = [len(side) - len(SPECIALS) for side in (tokenizer.source, tokenizer.target)]
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
+    only = "" if trained == parameters else f", {trained:,} of them trained"
+    threads = f", {training.threads} thread{'s' * (training.threads > 1)}"
+    batches = len(trainer.stream.order)
+    return [
+        f"minitransformer {__version__}",
+        f"run         {trainer.run_folder.path}",
+        f"corpus      {trainer.corpus.name}",
+        *split_lines(trainer.corpus.train),
+        *split_lines(trainer.corpus.valid),
+        f"vocabulary  {sizes[0]} source words, {sizes[1]} target words, "
+        f"and on each side {' '.join(SPECIALS)}",
+        f"model       {model.num_encoder_layers}+{model.num_decoder_layers} layers, "
+        f"{model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
+        f"norm {model.norm}, feed-forward {model.d_ff or 'none'}, position {model.position}",
+        f"parameters  {parameters:,}{only}",
+        f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
+        f"{f' × {training.accumulate}' if training.accumulate > 1 else ''} "
+        f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
+        f"device      {trainer.device.type}{threads if training.threads else ''}",
+    ]
+
+
+def split_lines(split: Split) -> list[str]:
+    if not split.pairs and not split.dropped:
+        return [f"  {split.name:9} none"]
+    dropped = sum(len(lines) for lines in split.dropped.values())
+    return [
+        f"  {split.name:9} {len(split.pairs):,} pairs kept, {dropped} dropped",
+        *(
+            f"            {len(lines)} {reason} (first: line {lines[0]})"
+            for reason, lines in split.dropped.items()
+        ),
+    ]
+
+
+def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
+    """Some translations, those that went wrong first."""
+    lines = []
+    for name, evaluation in evaluations.items():
+        wrong_first = sorted(
+            evaluation.samples, key=lambda sample: sample.translation == sample.reference
+        )
+        if count:
+            lines.append(f"\nSamples from {name}:")
+        for sample in wrong_first[:count]:
+            is_right = sample.translation == sample.reference
+            remark = "" if is_right else f"   (expected: {sample.reference})"
+            lines.append(f"  {sample.source} → {sample.translation}{remark}")
+    return lines
+
+
+def result_lines(evaluations: dict[str, Evaluation]) -> list[str]:
+    names = {"train": "training pairs", "valid": "held-out pairs"}
+    lines = [
+        f"  {evaluation.exact_match.total:.0f} of {evaluation.exact_match.count} "
+        f"{names[name]} translated exactly"
+        for name, evaluation in evaluations.items()
+    ]
+    any_evaluation = next(iter(evaluations.values()))
+    return ["\nResult:", *lines, f"  BLEU is {any_evaluation.bleu.signature}"]

@@ -1,0 +1,246 @@
+"""The training loop: run -> step -> evaluate -> save, from wherever a run folder stands."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from minitransformer.checkpoint import (
+    RunFolder,
+    State,
+    build_model,
+    load_weights,
+    model_tensors,
+)
+from minitransformer.config import Config, changed_keys
+from minitransformer.data.batching import BatchStream, EncodedPair
+from minitransformer.data.corpus import Corpus, Split, load_corpus
+from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.errors import CheckpointError, DataError
+from minitransformer.evaluation import Evaluation, evaluate
+from minitransformer.metrics import summed_loss
+from minitransformer.seeding import mix
+from minitransformer.storage import copy_into, read_tensors
+from minitransformer.training.optimizer import (
+    freeze_all_but,
+    load_optimizer,
+    new_optimizer,
+    optimizer_tensors,
+)
+from minitransformer.training.schedule import learning_rate
+from minitransformer.training.signals import StopSignals
+from minitransformer.training.watcher import StepReport, Watcher
+
+INITIALIZATION = 2**62  # stands where a step's number would, so that no step repeats its draw
+# Settings that a run may change on its way without becoming another run.
+MAY_CHANGE = {
+    "training.steps", "training.save_every", "training.keep_checkpoints",
+    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
+}  # fmt: skip
+
+
+class Trainer:
+    """Trains the run that a config describes, from wherever its folder says it stands."""
+
+    def __init__(
+        self, config: Config, run: RunFolder, device: torch.device, watchers: list[Watcher]
+    ) -> None:
+        self.config = config
+        self.run_folder = run
+        self.device = device
+        self.watchers = watchers
+        self.notes: list[str] = []
+        if config.training.threads:
+            torch.set_num_threads(config.training.threads)
+        self.corpus = load_corpus(config.data)
+        resumes = run.has_started
+        if resumes:
+            self.check_config()
+            self.tokenizer = run.load_tokenizer(config)
+        else:
+            self.tokenizer = PairTokenizer.train(self.corpus.train.pairs, config)
+        self.train_pairs = self.encode(self.corpus.train)
+        self.valid_pairs = self.encode(self.corpus.valid)
+        if not self.train_pairs:
+            raise DataError(f"{self.corpus.name}: every training pair is too long")
+        self.stream = BatchStream(
+            self.train_pairs,
+            batch_tokens=config.training.batch_tokens,
+            seed=config.training.seed,
+            start_id=self.tokenizer.start_id,
+        )
+        torch.manual_seed(mix(config.training.seed, INITIALIZATION))
+        self.model = build_model(config, self.tokenizer)
+        if config.training.start_from:
+            path = Path(config.training.start_from)
+            copy_into(model_tensors(self.model), read_tensors(path), str(path))
+        self.model.to(device)
+        freeze_all_but(self.model, config.training.train_only)
+        self.optimizer = new_optimizer(self.model, config.training)
+        self.state = State(data_fingerprint=self.corpus.fingerprint())
+        if resumes:
+            self.resume()
+        else:
+            run.create(config, self.tokenizer)
+        self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
+
+    def encode(self, split: Split) -> list[EncodedPair]:
+        """Number a split's words, leaving out pairs longer than the model takes."""
+        encoded = [
+            EncodedPair(
+                self.tokenizer.encode_source(pair.source).ids,
+                self.tokenizer.encode_target(pair.target).ids,
+            )
+            for pair in split.pairs
+        ]
+        longest = self.config.model.max_length
+        fits = [max(len(pair.source), len(pair.target)) <= longest for pair in encoded]
+        split.keep_if(fits, f"longer than model.max_length ({longest} tokens)")
+        return [pair for pair, fit in zip(encoded, fits, strict=True) if fit]
+
+    def check_config(self) -> None:
+        """Refuse to continue a run with settings that would make it another one."""
+        changed = [
+            key
+            for key in changed_keys(self.run_folder.load_config(), self.config)
+            if key not in MAY_CHANGE
+        ]
+        if changed:
+            raise CheckpointError(
+                f"{self.run_folder.path} was begun with other settings ({', '.join(changed)}); "
+                "use --fresh to start over, or --run for another folder"
+            )
+
+    def resume(self) -> None:
+        """Continue from the newest whole checkpoint."""
+        complaints: list[str] = []
+        checkpoint = self.run_folder.load_newest(complaints, for_training=True)
+        self.notes += [f"{complaint}; going back to an earlier one" for complaint in complaints]
+        if checkpoint.state.data_fingerprint != self.state.data_fingerprint:
+            raise CheckpointError(
+                f"{self.run_folder.path} was begun with other sentence pairs than "
+                f"{self.corpus.name} has now; use --fresh to start over, or --run for another folder"
+            )
+        self.state = checkpoint.state
+        load_weights(self.model, checkpoint.model, str(checkpoint.path))
+        load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
+        self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
+        os.truncate(self.run_folder.metrics, self.state.metrics_bytes)
+        self.run_folder.save_config(self.config)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state.step >= self.config.training.steps
+
+    def run(self) -> int:
+        """Train to the last step, or to a signal; returns the exit code."""
+        with StopSignals() as stop:
+            for watcher in self.watchers:
+                watcher.on_start(self)
+            if self.state.step == 0:
+                self.evaluate()
+            while not self.is_finished and not stop.exit_code:
+                report = self.step()
+                for watcher in self.watchers:
+                    watcher.on_step(self, report)
+                is_due = self.state.step % self.config.evaluation.every == 0 or self.is_finished
+                if is_due:
+                    self.evaluate()
+                is_saved = self.state.step % self.config.training.save_every == 0
+                if is_due or is_saved or stop.exit_code:
+                    self.save()
+            for watcher in self.watchers:
+                watcher.on_end(self, stop.exit_code)
+        return stop.exit_code
+
+    def step(self) -> StepReport:
+        """One optimizer step over `accumulate` batches, normalised by all of their tokens."""
+        began = time.perf_counter()
+        training = self.config.training
+        number = self.state.step + 1
+        rate = learning_rate(
+            number,
+            schedule=training.schedule,
+            peak=training.learning_rate,
+            warmup_steps=training.warmup_steps,
+            total_steps=training.steps,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batches = [self.stream.next() for _ in range(training.accumulate)]
+        tokens = sum(batch.num_target_tokens for batch in batches)
+        total = 0.0
+        self.model.train()
+        for micro_batch, batch in enumerate(batches):
+            # From what is computed, not from what ran before: no random state needs saving.
+            torch.manual_seed(mix(training.seed, number, micro_batch))
+            on_device = batch.to(self.device)
+            logits = self.model(on_device.source, on_device.target_input)
+            loss = summed_loss(logits, on_device.target_output, PAD_ID, training.label_smoothing)
+            (loss / tokens).backward()
+            total += float(loss.detach())
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), training.clip_norm or float("inf")
+        )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        seconds = time.perf_counter() - began
+        self.state.step = number
+        self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
+        self.state.target_tokens += tokens
+        self.state.seconds += seconds
+        self.tokens_since_evaluation += tokens
+        self.seconds_since_evaluation += seconds
+        return StepReport(total / tokens, rate, float(norm), tokens, seconds)
+
+    def evaluate(self) -> None:
+        """Score both splits, write their lines to metrics.jsonl, and tell the watchers."""
+        began = time.perf_counter()
+        limit = self.config.evaluation.train_pairs
+        splits = {
+            "train": (self.corpus.train.pairs[:limit], self.train_pairs[:limit]),
+            "valid": (self.corpus.valid.pairs, self.valid_pairs),
+        }
+        evaluations = {
+            name: evaluate(self.model, pairs, encoded, self.tokenizer, self.config)
+            for name, (pairs, encoded) in splits.items()
+            if pairs
+        }
+        self.state.seconds += time.perf_counter() - began
+        self.write_metrics(evaluations)
+        self.note_best(evaluations)
+        self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
+        for watcher in self.watchers:
+            watcher.on_evaluation(self, evaluations)
+
+    def write_metrics(self, evaluations: dict[str, Evaluation]) -> None:
+        speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
+        speeds["train"] = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
+        with self.run_folder.metrics.open("a", encoding="utf-8", newline="\n") as file:
+            for name, evaluation in evaluations.items():
+                row = {"step": self.state.step, "split": name, **evaluation.row()}
+                row |= {"seconds": self.state.seconds, "tokens_per_second": speeds[name]}
+                file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.state.metrics_bytes = self.run_folder.metrics.stat().st_size
+
+    def note_best(self, evaluations: dict[str, Evaluation]) -> None:
+        """Remember this step if the metric that the config names has never been better."""
+        metric = self.config.evaluation.best_metric
+        if metric == "none" or "valid" not in evaluations or self.state.step == 0:
+            return  # step 0 has no checkpoint to go back to
+        value = evaluations["valid"].row()[metric]
+        best = self.state.best_value
+        if best is None or (value < best if metric == "loss" else value > best):
+            self.state.best_value, self.state.best_step = value, self.state.step
+
+    def save(self) -> None:
+        self.run_folder.save(
+            self.state,
+            model_tensors(self.model),
+            optimizer_tensors(self.model, self.optimizer),
+            self.config.training.keep_checkpoints,
+        )

@@ -1,0 +1,59 @@
+"""Train a run: python train.py --config tiny.yaml"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from minitransformer import __version__
+from minitransformer.config import load_config
+from minitransformer.errors import ConfigError, run_command
+
+CONFIGS = Path(__file__).parent / "configs"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a translation model.")
+    parser.add_argument("--config", required=True, help="a YAML file, here or in configs/")
+    parser.add_argument("--run", type=Path, help="the run's folder (default: runs/<config name>)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="change a setting, such as training.steps=50 (repeatable)",
+    )  # fmt: skip
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    parser.add_argument(
+        "--fresh", action="store_true", help="start over; an old run is moved aside, not deleted"
+    )
+    parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
+    return parser.parse_args(arguments)
+
+
+def find_config(name: str) -> Path:
+    for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    shipped = ", ".join(sorted(path.name for path in CONFIGS.glob("*.yaml")))
+    raise ConfigError(f"no config '{name}', here or in configs/ (there: {shipped})")
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    config_path = find_config(options.config)
+    config = load_config(config_path, options.set)
+    run_path = options.run or Path("runs") / config_path.stem
+
+    # torch takes seconds to load, so mistakes on the command line are found before
+    from minitransformer.checkpoint import RunFolder
+    from minitransformer.device import choose_device
+    from minitransformer.training.console import Console
+    from minitransformer.training.trainer import Trainer
+
+    device = choose_device(options.device)
+    run = RunFolder(run_path)
+    if options.fresh and (aside := run.move_aside()):
+        print(f"moved the old run to {aside}")
+    trainer = Trainer(config, run, device, [Console(str(run_path))])
+    return trainer.run()
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: main(sys.argv[1:])))
