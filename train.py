@@ -6,7 +6,8 @@ from pathlib import Path
 
 from minitransformer import __version__
 from minitransformer.config import load_config
-from minitransformer.errors import ConfigError, run_command
+from minitransformer.errors import ConfigError
+from minitransformer.terminal import run_command
 
 CONFIGS = Path(__file__).parent / "configs"
 

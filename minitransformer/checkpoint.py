@@ -172,6 +172,16 @@ class RunFolder:
             read_tensors(folder / name, checksums[name]) if for_training else {},
         )
 
+    def load_best(self, *, for_training: bool) -> Checkpoint:
+        """Read the step that did best on held-out pairs."""
+        step = self.pointed("best")
+        if step is None:
+            raise CheckpointError(
+                f"{self.path} has no best checkpoint: its evaluation.best_metric is none, "
+                "or it was not evaluated yet"
+            )
+        return self.load(step, for_training=for_training)
+
     def load_newest(self, complaints: list[str], *, for_training: bool) -> Checkpoint:
         """Read the newest whole checkpoint; each damaged one on the way adds a complaint."""
         for step in self.steps():

@@ -1,7 +1,6 @@
 """A run's settings: frozen dataclasses, read from YAML, every mistake reported at once."""
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable
@@ -9,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from minitransformer.errors import ConfigError, UsageError
+from minitransformer.errors import ConfigError, UsageError, did_you_mean
 from minitransformer.strict_yaml import read_yaml, write_yaml
 
 
@@ -192,7 +191,7 @@ def convert(value: Any, hint: Any) -> Any:
     if origin is Literal:
         if value not in arguments:
             allowed = ", ".join(str(choice) for choice in arguments)
-            meant = did_you_mean(str(value), arguments)
+            meant = did_you_mean(str(value), map(str, arguments))
             raise ValueError(f"must be one of {allowed}; got {describe(value)}{meant}")
         return value
     if origin is tuple:
@@ -236,14 +235,6 @@ def contradictions(config: Config) -> list[str]:
 def describe(value: Any) -> str:
     names = {dict: "a section", list: "a list", types.NoneType: "nothing"}
     return names.get(type(value)) or (repr(value) if isinstance(value, str) else str(value).lower())
-
-
-def did_you_mean(word: str, choices: Iterable[Any]) -> str:
-    """A hint for a misspelt word, empty when nothing is near."""
-    names = [str(choice) for choice in choices]
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    near = near or [name for name in names if word and (word in name or name in word)][:1]
-    return f": did you mean '{near[0]}'?" if near else ""
 
 
 def config_to_yaml(config: Config) -> str:

@@ -102,9 +102,8 @@ class Translator:
         folder = RunFolder(Path(run))
         config = folder.load_config()
         tokenizer = folder.load_tokenizer(config)
-        step = folder.pointed(checkpoint) if checkpoint != "last" else None
-        if step is not None:
-            saved = folder.load(step, for_training=False)
+        if checkpoint == "best":
+            saved = folder.load_best(for_training=False)
         else:
             complaints: list[str] = []
             saved = folder.load_newest(complaints, for_training=False)
@@ -126,7 +125,7 @@ class Translator:
         translations: dict[int, Translation] = {}
         places = sorted(range(len(sources)), key=lambda place: len(sources[place].ids))
         for place in places:
-            if not sources[place].text.split():  # nothing in, nothing out
+            if not sources[place].words:  # nothing in, nothing out
                 translations[place] = Translation(sources[place], "", [], [])
         places = [place for place in places if place not in translations]
         for start in range(0, len(places), batch_size):

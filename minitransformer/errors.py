@@ -1,7 +1,7 @@
 """What goes wrong for people, in one line each, and the exit code that goes with it."""
 
-import sys
-from collections.abc import Callable
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -30,17 +30,10 @@ class CheckpointError(UserError):
     """A run folder or a checkpoint that cannot be used."""
 
 
-def run_command(command: Callable[[], int]) -> int:
-    """Run a command and turn what goes wrong for its user into one line and an exit code."""
-    try:
-        return command()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        if error.filename is None:  # no file is to blame, so it is not the user's to mend
-            raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A hint for a misspelt word, empty when nothing is near."""
+    names = list(choices)
+    near = [name for name in names if name.casefold() == word.casefold()]
+    near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    near = near or [name for name in names if min(len(name), len(word)) > 3 and word in name]
+    return f": did you mean '{near[0]}'?" if near else ""

@@ -1,5 +1,6 @@
 """How good it is: losses and accuracies as (sum, count), BLEU and chrF from sacreBLEU."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -8,13 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 
-class Sum(NamedTuple):
+@dataclass(frozen=True)
+class Sum:
     """A sum that travels with its count, so that parts of any size add up."""
 
     total: float
     count: int
 
-    def __add__(self, other: "Sum") -> "Sum":  # type: ignore[override]
+    def __add__(self, other: "Sum") -> "Sum":
         return Sum(self.total + other.total, self.count + other.count)
 
     @property
@@ -68,9 +70,7 @@ def bleu(translations: list[str], references: list[str], tokenizer: str) -> Scor
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenizer)
-    return Score(
-        metric.corpus_score(translations, [references]).score, str(metric.get_signature())
-    )
+    return Score(metric.corpus_score(translations, [references]).score, str(metric.get_signature()))
 
 
 def chrf(translations: list[str], references: list[str]) -> Score:
@@ -78,6 +78,4 @@ def chrf(translations: list[str], references: list[str]) -> Score:
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
-    return Score(
-        metric.corpus_score(translations, [references]).score, str(metric.get_signature())
-    )
+    return Score(metric.corpus_score(translations, [references]).score, str(metric.get_signature()))

@@ -15,7 +15,7 @@ class StrictLoader(yaml.SafeLoader):
     """A loader with YAML 1.2's scalars, no duplicate keys, no anchors and no tags."""
 
     # SafeLoader's own table reads `no` as False, `1e-4` as a word and `12:30` as 750.
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -29,7 +29,7 @@ class StrictLoader(yaml.SafeLoader):
             )
         return super().compose_node(parent, index)
 
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -72,7 +72,7 @@ def read_yaml(text: str, where: str) -> Any:
     if len(text) > LARGEST_DOCUMENT:
         raise ConfigError(f"{where}: {len(text):,} characters is too long for a config")
     try:
-        return yaml.load(text, Loader=StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
+        return yaml.load(text, Loader=StrictLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f" line {mark.line + 1}:" if mark else ""

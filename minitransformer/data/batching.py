@@ -38,10 +38,8 @@ class Batch(NamedTuple):
 
 def pad(rows: list[list[int]]) -> Int[Tensor, "batch length"]:
     """[[1, 2], [3]] -> [[1, 2], [3, PAD]]"""
-    padded = torch.full((len(rows), max(map(len, rows))), PAD_ID, dtype=torch.long)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = torch.tensor(row, dtype=torch.long)
-    return padded
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD_ID] * (width - len(row)) for row in rows], dtype=torch.long)
 
 
 def make_batch(pairs: list[EncodedPair], start_id: int) -> Batch:

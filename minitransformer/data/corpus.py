@@ -28,13 +28,14 @@ class Split:
     def drop(self, reason: str, line: int) -> None:
         self.dropped.setdefault(reason, []).append(line)
 
-    def keep_if(self, keeps: list[bool], reason: str) -> None:
-        """Drop the pairs that do not pass a test made elsewhere, such as their length in tokens."""
-        for line, keep in zip(self.lines, keeps, strict=True):
-            if not keep:
+    def drop_where(self, verdicts: list[str]) -> None:
+        """Drop each pair that was given a reason to be dropped."""
+        judged = list(zip(self.pairs, self.lines, verdicts, strict=True))
+        for _, line, reason in judged:
+            if reason:
                 self.drop(reason, line)
-        self.pairs = [pair for pair, keep in zip(self.pairs, keeps, strict=True) if keep]
-        self.lines = [line for line, keep in zip(self.lines, keeps, strict=True) if keep]
+        self.pairs = [pair for pair, _, reason in judged if not reason]
+        self.lines = [line for _, line, reason in judged if not reason]
 
 
 @dataclass

@@ -23,6 +23,11 @@ class Encoded(NamedTuple):
     ids: list[int]
 
     @property
+    def words(self) -> list[str]:
+        """The tokens without an end marker."""
+        return self.tokens[:-1] if self.ids[-1:] == [EOS_ID] else self.tokens
+
+    @property
     def unknown(self) -> list[str]:
         """The words that the vocabulary does not have, each once."""
         pairs = zip(self.tokens, self.ids, strict=True)
@@ -112,16 +117,16 @@ class PairTokenizer:
         for source, target in pairs:
             sources.update(split(normalize(source)))
             targets.update(split(normalize(target)))
-        tokenizers = [
-            WordTokenizer(
+
+        def number(counts: Counter[str]) -> WordTokenizer:
+            return WordTokenizer(
                 split,
                 counts,
                 min_frequency=config.tokenizer.min_frequency,
                 max_size=config.tokenizer.max_size or None,
             )
-            for counts in (sources, targets)
-        ]
-        return cls(*tokenizers, config)
+
+        return cls(number(sources), number(targets), config)
 
     def encode_source(self, text: str) -> Encoded:
         return self.source.encode(text, end=self.source_end)

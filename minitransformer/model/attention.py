@@ -21,9 +21,7 @@ class Attended(NamedTuple):
     context: Float[Tensor, "*heads query d_value"]
 
 
-def padding_mask(
-    ids: Int[Tensor, "batch length"], pad_id: int
-) -> Bool[Tensor, "batch 1 1 length"]:
+def padding_mask(ids: Int[Tensor, "batch length"], pad_id: int) -> Bool[Tensor, "batch 1 1 length"]:
     """May look at every token that is not padding."""
     return (ids != pad_id)[:, None, None, :]
 
@@ -40,7 +38,7 @@ def split_heads(
     states: Float[Tensor, "batch length d_model"], num_heads: int
 ) -> Float[Tensor, "batch {num_heads} length d_head"]:
     """Cut the width into heads."""
-    return states.unflatten(-1, (num_heads, -1)).transpose(1, 2)  # [B, H, T, K]
+    return states.reshape(*states.shape[:-1], num_heads, -1).transpose(1, 2)  # [B, H, T, K]
 
 
 def merge_heads(

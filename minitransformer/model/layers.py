@@ -40,9 +40,7 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, d_model, bias=bias)
         self.output = nn.Linear(d_model, d_model, bias=bias) if attention_output else None
 
-    def project(
-        self, states: States, positions: Int[Tensor, " length"] | None = None
-    ) -> KeyValues:
+    def project(self, states: States, positions: Int[Tensor, " length"] | None = None) -> KeyValues:
         """The keys and values of a sequence, rotated to their positions if any are given."""
         key = split_heads(self.key(states), self.num_heads)  # [B, H, S, K]
         value = split_heads(self.value(states), self.num_heads)  # [B, H, S, K]
@@ -88,12 +86,16 @@ class FeedForward(nn.Module):
         super().__init__()
         self.widen = nn.Linear(d_model, d_ff, bias=bias)
         self.narrow = nn.Linear(d_ff, d_model, bias=bias)
-        self.activation = {"relu": functional.relu, "gelu": functional.gelu}[activation]
+        activations: dict[str, Callable[[Tensor], Tensor]] = {
+            "relu": functional.relu,
+            "gelu": functional.gelu,
+        }
+        self.activation = activations[activation]
         self.dropout = dropout
 
     def forward(self, states: States) -> States:
         hidden = self.activation(self.widen(states))  # [B, T, F]
-        output = self.narrow(functional.dropout(hidden, self.dropout, self.training))
+        output: Tensor = self.narrow(functional.dropout(hidden, self.dropout, self.training))
         tap(self, hidden=hidden, output=output)
         return output
 
@@ -181,9 +183,7 @@ class DecoderLayer(nn.Module):
     ) -> States:
         def attend_to_earlier(states: States) -> States:
             cache.self_attention.append(self.self_attention.project(states, positions))
-            output: Tensor = self.self_attention(
-                states, cache.self_attention, self_mask, positions
-            )
+            output: Tensor = self.self_attention(states, cache.self_attention, self_mask, positions)
             return output
 
         def attend_to_source(states: States) -> States:

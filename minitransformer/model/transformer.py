@@ -247,6 +247,7 @@ class Transformer(nn.Module):
         """An empty cache for this memory, the source's keys and values projected once."""
         layers = []
         for layer in self.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
             cross = layer.cross_attention.project(memory.states)
             nothing = cross.key[:, :, :0]  # [B, H, 0, K]
             layers.append(LayerCache(KeyValues(nothing, nothing), cross))

@@ -1,6 +1,7 @@
 """What a training run says to the person at the terminal."""
 
 import sys
+from typing import Never
 
 from tqdm import tqdm
 
@@ -20,7 +21,7 @@ class Console(Watcher):
 
     def __init__(self, run_path: str) -> None:
         self.run_path = run_path
-        self.bar: tqdm[None] | None = None
+        self.bar: tqdm[Never] | None = None
         self.latest: dict[str, Evaluation] = {}
 
     def on_start(self, trainer: Trainer) -> None:

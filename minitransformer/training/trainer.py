@@ -16,7 +16,7 @@ from minitransformer.checkpoint import (
 )
 from minitransformer.config import Config, changed_keys
 from minitransformer.data.batching import BatchStream, EncodedPair
-from minitransformer.data.corpus import Corpus, Split, load_corpus
+from minitransformer.data.corpus import Split, load_corpus
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, DataError
 from minitransformer.evaluation import Evaluation, evaluate
@@ -64,7 +64,8 @@ class Trainer:
         self.train_pairs = self.encode(self.corpus.train)
         self.valid_pairs = self.encode(self.corpus.valid)
         if not self.train_pairs:
-            raise DataError(f"{self.corpus.name}: every training pair is too long")
+            reasons = "; ".join(self.corpus.train.dropped)
+            raise DataError(f"{self.corpus.name}: no training pairs are left ({reasons})")
         self.stream = BatchStream(
             self.train_pairs,
             batch_tokens=config.training.batch_tokens,
@@ -87,18 +88,24 @@ class Trainer:
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
     def encode(self, split: Split) -> list[EncodedPair]:
-        """Number a split's words, leaving out pairs longer than the model takes."""
-        encoded = [
-            EncodedPair(
-                self.tokenizer.encode_source(pair.source).ids,
-                self.tokenizer.encode_target(pair.target).ids,
-            )
-            for pair in split.pairs
-        ]
+        """Number a split's words, leaving out pairs that the model cannot take."""
+        sources = [self.tokenizer.encode_source(pair.source) for pair in split.pairs]
+        targets = [self.tokenizer.encode_target(pair.target) for pair in split.pairs]
         longest = self.config.model.max_length
-        fits = [max(len(pair.source), len(pair.target)) <= longest for pair in encoded]
-        split.keep_if(fits, f"longer than model.max_length ({longest} tokens)")
-        return [pair for pair, fit in zip(encoded, fits, strict=True) if fit]
+        verdicts = []
+        for source, target in zip(sources, targets, strict=True):
+            if not (source.words and target.words):
+                verdicts.append("no words on one side")
+            elif max(len(source.ids), len(target.ids)) > longest:
+                verdicts.append(f"longer than model.max_length ({longest} tokens)")
+            else:
+                verdicts.append("")
+        split.drop_where(verdicts)
+        return [
+            EncodedPair(source.ids, target.ids)
+            for source, target, verdict in zip(sources, targets, verdicts, strict=True)
+            if not verdict
+        ]
 
     def check_config(self) -> None:
         """Refuse to continue a run with settings that would make it another one."""
@@ -121,7 +128,7 @@ class Trainer:
         if checkpoint.state.data_fingerprint != self.state.data_fingerprint:
             raise CheckpointError(
                 f"{self.run_folder.path} was begun with other sentence pairs than "
-                f"{self.corpus.name} has now; use --fresh to start over, or --run for another folder"
+                f"{self.corpus.name} has now; use --fresh to start over, or another --run"
             )
         self.state = checkpoint.state
         load_weights(self.model, checkpoint.model, str(checkpoint.path))
@@ -179,7 +186,7 @@ class Trainer:
             on_device = batch.to(self.device)
             logits = self.model(on_device.source, on_device.target_input)
             loss = summed_loss(logits, on_device.target_output, PAD_ID, training.label_smoothing)
-            (loss / tokens).backward()
+            (loss / tokens).backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), training.clip_norm or float("inf")

@@ -1,0 +1,69 @@
+"""Lines in, lines out: exactly one line of output for each line of input, in order."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import BinaryIO, TextIO
+
+from minitransformer.decoding import Translation, Translator
+from minitransformer.errors import did_you_mean
+
+RUNNERS_UP = 3
+
+
+def read_lines(stream: BinaryIO) -> Iterator[str]:
+    """Lines ended by \\n alone, as soon as they come; bytes that are not UTF-8 become U+FFFD."""
+    for number, line in enumerate(stream, start=1):
+        text = line.removesuffix(b"\n").decode("utf-8", errors="replace")
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        yield text
+
+
+def translate_lines(
+    translator: Translator,
+    lines: Iterable[str],
+    output: TextIO,
+    *,
+    scores: bool = False,
+    batch_size: int = 1,
+) -> None:
+    """Translate lines as they come, `batch_size` at a time, and hand each on at once."""
+    lines = iter(lines)
+    number = 0
+    while batch := list(islice(lines, batch_size)):
+        for translation in translator.translate(batch, runners_up=RUNNERS_UP if scores else 0):
+            number += 1
+            for remark in remarks(translation, translator):
+                print(f"line {number}: {remark}", file=sys.stderr, flush=True)
+            fields = [translation.text]
+            if scores:
+                fields += score_fields(translation, translator)
+            output.write("\t".join(fields) + "\n")
+            output.flush()
+
+
+def remarks(translation: Translation, translator: Translator) -> list[str]:
+    """What the reader of a translation should know about its source."""
+    vocabulary = translator.tokenizer.source.ids
+    found = [
+        f"unknown word '{word}'{did_you_mean(word, vocabulary)}"
+        for word in translation.source.unknown
+    ]
+    if translation.left_out:
+        found.append(
+            f"{len(translation.source.ids)} tokens, the model takes {translator.max_length}; "
+            f"the last {translation.left_out} were left out"
+        )
+    return found
+
+
+def score_fields(translation: Translation, translator: Translator) -> list[str]:
+    """Each produced token with its probability and the tokens that came nearest."""
+    names = translator.tokenizer.target.tokens
+    return [
+        f"{token} {choice.probability:.4f} ("
+        + ", ".join(f"{names[id]} {probability:.4f}" for id, probability in choice.runners_up)
+        + ")"
+        for token, choice in zip(translation.tokens, translation.choices, strict=True)
+    ]

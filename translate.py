@@ -1,0 +1,80 @@
+"""Translate with a trained run: python translate.py "Let's go" """
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from minitransformer import __version__
+from minitransformer.errors import CheckpointError, UsageError
+from minitransformer.terminal import run_command
+
+RUNS = Path("runs")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Translate sentences; without any, read lines from standard input, "
+        "or show a prompt on a terminal."
+    )
+    parser.add_argument("sentences", nargs="*", metavar="SENTENCE")
+    parser.add_argument("--run", type=Path, help="a run's folder (default: the newest in runs/)")
+    parser.add_argument("--input", type=Path, help="a file of sentences, one a line")
+    parser.add_argument("--output", type=Path, help="a file for the translations, one a line")
+    parser.add_argument(
+        "--scores", action="store_true",
+        help="after a tab, each token's probability and its runners-up",
+    )  # fmt: skip
+    parser.add_argument("--checkpoint", choices=("last", "best"), default="last")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="cpu")
+    parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
+    options = parser.parse_args(arguments)
+    if options.sentences and options.input:
+        raise UsageError("give sentences or --input, not both")
+    if options.input and not options.input.is_file():
+        raise UsageError(f"--input {options.input}: no such file")
+    return options
+
+
+def newest_run() -> Path:
+    from minitransformer.checkpoint import runs_newest_first
+
+    run = next(runs_newest_first(RUNS), None)
+    if run is None:
+        raise CheckpointError(
+            "there is no trained run in runs/; make one with: python train.py --config tiny.yaml"
+        )
+    print(f"using {run}", file=sys.stderr)
+    return run
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+
+    # torch takes seconds to load, so mistakes on the command line are found before
+    from minitransformer.decoding import Translator
+    from minitransformer.line_translation import read_lines, translate_lines
+    from minitransformer.prompt import run_prompt
+
+    run = options.run or newest_run()
+    translator = Translator.load(run, device=options.device, checkpoint=options.checkpoint)
+    reads_stdin = not (options.sentences or options.input)
+    if reads_stdin and not options.output and sys.stdin.isatty() and sys.stdout.isatty():
+        run_prompt(translator, scores=options.scores)
+        return 0
+    with contextlib.ExitStack() as files:
+        output = sys.stdout
+        if options.output:
+            output = files.enter_context(options.output.open("w", encoding="utf-8", newline="\n"))
+        if options.sentences:
+            lines, at_a_time = iter(options.sentences), 64
+        elif options.input:
+            lines, at_a_time = read_lines(files.enter_context(options.input.open("rb"))), 64
+        else:
+            lines, at_a_time = read_lines(sys.stdin.buffer), 1  # answer before the next line comes
+        translate_lines(translator, lines, output, scores=options.scores, batch_size=at_a_time)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: main(sys.argv[1:])))
