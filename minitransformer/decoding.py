@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -97,7 +97,9 @@ class Translator:
         self.max_length = config.model.max_length
 
     @classmethod
-    def load(cls, run: str | Path, *, device: str = "cpu", checkpoint: str = "last") -> Self:
+    def load(
+        cls, run: str | Path, *, device: str = "cpu", checkpoint: str = "last"
+    ) -> "Translator":
         """Load a run; `checkpoint` is "last", or "best" where the config selects one."""
         folder = RunFolder(Path(run))
         config = folder.load_config()

@@ -5,7 +5,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from minitransformer.config import Config, TokenizerConfig
 from minitransformer.data.words import join_words, normalize, split_words
@@ -84,7 +84,7 @@ class WordTokenizer:
         path.write_text("".join(lines), encoding="utf-8", newline="\n")
 
     @classmethod
-    def load(cls, path: Path, split: Callable[[str], list[str]]) -> Self:
+    def load(cls, path: Path, split: Callable[[str], list[str]]) -> "WordTokenizer":
         try:
             lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
             rows = [line.split("\t") for line in lines]
@@ -109,7 +109,7 @@ class PairTokenizer:
         self.start_id = {"eos": EOS_ID, "bos": BOS_ID}[config.model.start_token]
 
     @classmethod
-    def train(cls, pairs: Iterable[tuple[str, str]], config: Config) -> Self:
+    def train(cls, pairs: Iterable[tuple[str, str]], config: Config) -> "PairTokenizer":
         """Collect the words of the training pairs."""
         split = word_splitter(config.tokenizer)
         sources: Counter[str] = Counter()
@@ -140,7 +140,7 @@ class PairTokenizer:
         self.target.save(folder / "target.tsv")
 
     @classmethod
-    def load(cls, folder: Path, config: Config) -> Self:
+    def load(cls, folder: Path, config: Config) -> "PairTokenizer":
         split = word_splitter(config.tokenizer)
         source = WordTokenizer.load(folder / "source.tsv", split)
         return cls(source, WordTokenizer.load(folder / "target.tsv", split), config)

@@ -15,7 +15,6 @@ from minitransformer.model.positional import rotate
 from minitransformer.model.trace import tap
 
 States = Float[Tensor, "batch length d_model"]
-Mask = Bool[Tensor, "#batch 1 #query key"]
 
 
 class MultiHeadAttention(nn.Module):
@@ -50,7 +49,7 @@ class MultiHeadAttention(nn.Module):
         self,
         states: States,
         looked_at: KeyValues,
-        mask: Mask,
+        mask: Bool[Tensor, "batch 1 #length key"],
         positions: Int[Tensor, " length"] | None = None,
     ) -> States:
         query = split_heads(self.query(states), self.num_heads)  # [B, H, T, K]
@@ -138,7 +137,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = new_residual() if feed_forward else None
 
     def forward(
-        self, states: States, mask: Mask, positions: Int[Tensor, " length"] | None
+        self,
+        states: States,
+        mask: Bool[Tensor, "batch 1 1 length"],
+        positions: Int[Tensor, " length"] | None,
     ) -> States:
         def attend_to_itself(states: States) -> States:
             looked_at = self.self_attention.project(states, positions)
@@ -176,8 +178,8 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         states: States,
-        self_mask: Mask,
-        cross_mask: Mask,
+        self_mask: Bool[Tensor, "batch 1 length earlier"],
+        cross_mask: Bool[Tensor, "batch 1 1 source"],
         positions: Int[Tensor, " length"] | None,
         cache: LayerCache,
     ) -> States:

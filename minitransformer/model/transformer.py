@@ -3,7 +3,7 @@
 B batch, S source, T target, H heads, D d_model, V vocabulary.
 """
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -138,7 +138,7 @@ class Transformer(nn.Module):
     @classmethod
     def from_config(
         cls, config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, pad_id: int
-    ) -> Self:
+    ) -> "Transformer":
         """Build a freshly initialised model; nothing below this method sees the config."""
 
         def new_embedding(vocab_size: int) -> Embedding:

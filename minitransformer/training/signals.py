@@ -2,7 +2,6 @@
 
 import signal
 from types import FrameType, TracebackType
-from typing import Self
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -13,7 +12,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.exit_code = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "StopSignals":
         self.previous = {number: signal.signal(number, self.note) for number in EXIT_CODES}
         return self
 

@@ -1,0 +1,129 @@
+"""The shipped corpora follow a visible grammar: every ending is checked here."""
+
+import unicodedata
+from collections import Counter
+
+import pytest
+
+from minitransformer.config import DataConfig
+from minitransformer.data.corpus import Pair, load_corpus
+from minitransformer.data.words import split_words
+
+NAMES = ("en-es", "en-bn")
+FIRST_LINES = 44  # they hold every word, for the lesson on how little data only memorises
+
+# Subject: Spanish words (none where the ending says it), person.
+SPANISH_SUBJECTS = {
+    "I": ("", 0), "You": ("", 1), "He": ("Él", 2), "She": ("Ella", 2), "We": ("", 3),
+    "They": ("Ellos", 4), "Ana": ("Ana", 2), "Pedro": ("Pedro", 2),
+    "My brother": ("Mi hermano", 2), "The children": ("Los niños", 4), "Let's": ("", 3),
+}  # fmt: skip
+SPANISH_VERBS = {
+    "go": "voy vas va vamos van", "eat": "como comes come comemos comen",
+    "drink": "bebo bebes bebe bebemos beben", "read": "leo lees lee leemos leen",
+    "write": "escribo escribes escribe escribimos escriben",
+    "buy": "compro compras compra compramos compran",
+    "have": "tengo tienes tiene tenemos tienen", "live": "vivo vives vive vivimos viven",
+}  # fmt: skip
+BANGLA_SUBJECTS = {
+    "I": ("আমি", 0), "You": ("তুমি", 1), "He": ("সে", 2), "She": ("সে", 2), "We": ("আমরা", 0),
+    "They": ("তারা", 2), "Rahim": ("রহিম", 2), "Mina": ("মিনা", 2),
+    "My brother": ("আমার ভাই", 2), "The girl": ("মেয়েটি", 2), "Let's": ("চলো", 0),
+}  # fmt: skip
+BANGLA_VERBS = {
+    "go": "যাই যাও যায়", "eat": "খাই খাও খায়", "drink": "খাই খাও খায়", "read": "পড়ি পড়ো পড়ে",
+    "write": "লিখি লেখো লেখে", "buy": "কিনি কেনো কেনে", "watch": "দেখি দেখো দেখে",
+    "live": "থাকি থাকো থাকে",
+}  # fmt: skip
+THIRD_PERSON = {"He", "She", "Ana", "Pedro", "Rahim", "Mina", "My brother", "The girl"}
+
+
+def nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def all_pairs(name: str) -> list[Pair]:
+    corpus = load_corpus(DataConfig(source=name))
+    return corpus.train.pairs + corpus.valid.pairs
+
+
+def parse(source: str, subjects, verbs) -> tuple[str, str, str]:
+    """Subject, base verb and the rest of an English sentence, its agreement checked."""
+    subject = max((each for each in subjects if source.startswith(f"{each} ")), key=len)
+    verb, _, rest = source.removeprefix(f"{subject} ").partition(" ")
+    inflected = {base: base + ("es" if base in ("go", "watch") else "s") for base in verbs}
+    inflected["have"] = "has"
+    base = next(each for each in verbs if verb in (each, inflected[each]))
+    assert verb == (inflected[base] if subject in THIRD_PERSON else base), source
+    return subject, base, rest
+
+
+def test_spanish_verbs_agree_and_objects_have_one_translation():
+    objects: dict[tuple[str, str], set[str]] = {}
+    for source, target in all_pairs("en-es"):
+        subject, base, rest = parse(source, SPANISH_SUBJECTS, SPANISH_VERBS)
+        words, person = SPANISH_SUBJECTS[subject]
+        form = SPANISH_VERBS[base].split()[person]
+        start = f"{words} {form}" if words else form.capitalize()
+        assert f"{target} ".startswith(f"{start} "), (source, target)
+        objects.setdefault((base, rest), set()).add(target.removeprefix(start).strip())
+    assert all(len(translations) == 1 for translations in objects.values())
+    assert objects["go", "to school"] == {"a la escuela"}
+
+
+def test_bangla_verbs_agree_and_objects_have_one_translation():
+    objects: dict[tuple[str, str], set[str]] = {}
+    for source, target in all_pairs("en-bn"):
+        subject, base, rest = parse(source, BANGLA_SUBJECTS, BANGLA_VERBS)
+        words, person = BANGLA_SUBJECTS[subject]
+        form = nfc(BANGLA_VERBS[base].split()[person])
+        words = nfc(words)
+        assert target.startswith(f"{words} "), (source, target)
+        assert target.endswith(f" {form}"), (source, target)
+        objects.setdefault((base, rest), set()).add(
+            target.removeprefix(words).removesuffix(form).strip()
+        )
+    assert all(len(translations) == 1 for translations in objects.values())
+    assert objects["go", "to school"] == {"স্কুলে"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_corpus_is_large_enough_and_every_source_has_one_target(name):
+    corpus = load_corpus(DataConfig(source=name))
+    assert len(corpus.train.pairs) >= 200
+    assert len(corpus.valid.pairs) >= 40
+    assert corpus.train.dropped == corpus.valid.dropped == {}
+    sources = Counter(pair.source for pair in all_pairs(name))
+    assert max(sources.values()) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_held_out_sentences_are_new_combinations_of_known_words(name):
+    corpus = load_corpus(DataConfig(source=name))
+    for side in (0, 1):
+        known = {word for pair in corpus.train.pairs for word in split_words(pair[side])}
+        for pair in corpus.valid.pairs:
+            assert set(split_words(pair[side])) <= known, pair
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_lines_hold_every_word(name):
+    pairs = load_corpus(DataConfig(source=name)).train.pairs
+    for side in (0, 1):
+        every = {word for pair in pairs for word in split_words(pair[side])}
+        first = {word for pair in pairs[:FIRST_LINES] for word in split_words(pair[side])}
+        assert first == every
+
+
+def test_the_sentences_of_the_source_material_are_in_training():
+    assert Pair("Let's go", "Vamos") in load_corpus(DataConfig(source="en-es")).train.pairs
+    bangla = load_corpus(DataConfig(source="en-bn")).train.pairs
+    assert Pair("I go to school", "আমি স্কুলে যাই") in bangla
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sentence_is_nfc_and_neatly_spaced(name):
+    for pair in all_pairs(name):
+        for text in pair:
+            assert text == nfc(text)
+            assert text == " ".join(text.split())

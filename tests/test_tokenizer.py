@@ -1,0 +1,147 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer.config import Config, ModelConfig, TokenizerConfig
+from minitransformer.data.corpus import load_corpus, shipped_corpora
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, SPECIALS, UNK_ID, PairTokenizer
+from minitransformer.errors import CheckpointError, ConfigError
+
+PAIRS = [("I go to school", "আমি স্কুলে যাই।"), ("I go", "আমি যাই।"), ("Let's go", "চলো যাই")]
+
+
+def tokenizer_for(pairs=PAIRS, **settings) -> PairTokenizer:
+    return PairTokenizer.train(pairs, Config(tokenizer=TokenizerConfig(**settings)))
+
+
+def test_ids_and_tokens_stand_side_by_side():
+    tokenizer = tokenizer_for()
+    encoded = tokenizer.encode_target("আমি স্কুলে যাই।")
+    assert encoded.tokens == ["আমি", "স্কুলে", "যাই", "।", "<EOS>"]
+    assert [tokenizer.target.tokens[id] for id in encoded.ids] == encoded.tokens
+    assert tokenizer.target.decode(encoded.ids) == encoded.text
+
+
+def test_frequent_words_come_first_and_equals_are_alphabetical():
+    assert tokenizer_for().source.tokens == [*SPECIALS, "go", "I", "Let's", "school", "to"]
+
+
+def test_the_vocabulary_is_torchtexts():
+    from torchtext.vocab import Vocab
+
+    assert isinstance(tokenizer_for().source.vocabulary, Vocab)
+
+
+def test_unknown_words_are_named_once():
+    encoded = tokenizer_for().encode_source("I go to Mars to Mars")
+    assert encoded.ids.count(UNK_ID) == 2
+    assert encoded.unknown == ["Mars"]
+
+
+@pytest.mark.parametrize("special", SPECIALS)
+@pytest.mark.parametrize("words", ["unicode", "basic_english"])
+def test_text_never_turns_into_a_special_token(special, words):
+    tokenizer = tokenizer_for([*PAIRS, (f"{special} a", "b")], words=words)
+    ids = tokenizer.encode_source(f"I {special} go").ids
+    assert EOS_ID not in ids
+    assert BOS_ID not in ids
+    assert tokenizer.source.tokens[: len(SPECIALS)] == list(SPECIALS)
+
+
+def test_the_markers_follow_the_models_settings():
+    tokenizer = tokenizer_for()
+    assert tokenizer.encode_source("I go").tokens == ["I", "go"]
+    assert tokenizer.start_id == EOS_ID
+    config = Config(model=ModelConfig(source_end=True, start_token="bos"))
+    tokenizer = PairTokenizer.train(PAIRS, config)
+    assert tokenizer.encode_source("I go").tokens == ["I", "go", "<EOS>"]
+    assert tokenizer.encode_source("I go").words == ["I", "go"]
+    assert tokenizer.start_id == BOS_ID
+
+
+def test_a_joint_vocabulary_numbers_both_languages_alike():
+    tokenizer = tokenizer_for(joint=True)
+    assert tokenizer.source.tokens == tokenizer.target.tokens
+    assert {"school", "স্কুলে"} <= set(tokenizer.source.tokens)
+
+
+def test_rare_words_and_words_beyond_the_limit_have_no_id():
+    assert tokenizer_for(min_frequency=2).source.tokens == [*SPECIALS, "go", "I"]
+    assert tokenizer_for(max_size=1).source.tokens == [*SPECIALS, "go"]
+
+
+def test_text_in_either_unicode_form_has_the_same_ids():
+    tokenizer = tokenizer_for([("a", "está")])
+    assert tokenizer.encode_target("esta\u0301").ids == tokenizer.encode_target("está").ids
+    assert UNK_ID not in tokenizer.encode_target("esta\u0301").ids
+
+
+def test_torchtexts_tokenizers_are_known_by_name():
+    tokenizer = tokenizer_for([("Let's GO.", "a")], words="basic_english")
+    assert tokenizer.encode_source("let's go.").tokens == ["let", "'", "s", "go", "."]
+
+
+def test_a_tokenizer_that_torchtext_does_not_know_is_a_config_error():
+    with pytest.raises(ConfigError, match="'klingon' is neither unicode nor a tokenizer"):
+        tokenizer_for(words="klingon")
+
+
+def test_a_tokenizer_whose_package_is_missing_is_a_config_error(capsys):
+    with pytest.raises(ConfigError, match="needs a package that is not installed"):
+        tokenizer_for(words="revtok")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Path):
+    tokenizer = tokenizer_for(min_frequency=1)
+    tokenizer.save(tmp_path / "tokenizer")
+    loaded = PairTokenizer.load(tmp_path / "tokenizer", Config())
+    assert loaded.source.tokens == tokenizer.source.tokens
+    assert loaded.target.tokens == tokenizer.target.tokens
+    text = (tmp_path / "tokenizer" / "source.tsv").read_text(encoding="utf-8")
+    assert text.splitlines()[4] == "go\t3"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"go", "not a vocabulary"),
+        (b"go\tmany\n", "not a vocabulary"),
+        (b"\xff\t1\n", "not a vocabulary"),
+        (b"", "not a vocabulary"),
+        (b"<PAD>\t0\n<UNK>\t0\n<BOS>\t0\n<EOS>\t0\na\t1\nb\t2\n", "not in the order"),
+    ],
+)
+def test_a_damaged_vocabulary_is_named(tmp_path: Path, content: bytes, message: str):
+    tokenizer_for().save(tmp_path)
+    (tmp_path / "source.tsv").write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        PairTokenizer.load(tmp_path, Config())
+
+
+@given(st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), min_size=1, max_size=5))
+def test_any_corpus_gives_a_tokenizer_that_survives_saving(tmp_path_factory, pairs):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = tokenizer_for(pairs)
+    tokenizer.save(folder)
+    loaded = PairTokenizer.load(folder, Config())
+    for source, target in pairs:
+        encoded = loaded.encode_target(target)
+        assert encoded == tokenizer.encode_target(target)
+        assert UNK_ID not in encoded.ids
+        assert loaded.source.encode(source, end=False).unknown == []
+
+
+@pytest.mark.parametrize("name", shipped_corpora())
+def test_shipped_sentences_come_back_exactly(name):
+    from minitransformer.config import DataConfig
+
+    corpus = load_corpus(DataConfig(source=name))
+    tokenizer = PairTokenizer.train(corpus.train.pairs, Config())
+    for pair in corpus.train.pairs + corpus.valid.pairs:
+        source, target = tokenizer.encode_source(pair.source), tokenizer.encode_target(pair.target)
+        assert source.unknown == target.unknown == []
+        assert tokenizer.source.decode(source.ids) == pair.source
+        assert tokenizer.target.decode(target.ids) == pair.target

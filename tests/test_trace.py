@@ -1,0 +1,93 @@
+import pytest
+import torch
+
+from minitransformer.model.trace import record
+from tests.variants import VARIANTS, build, ids
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_recording_changes_no_bit_of_the_logits(name):
+    model = build(VARIANTS[name])
+    source, target = ids(2, 5), ids(2, 4, seed=2)
+    plain = model(source, target)
+    with record(model) as tensors:
+        recorded = model(source, target)
+    assert torch.equal(plain, recorded)
+    assert torch.equal(tensors["logits"], recorded)
+    assert torch.equal(plain, model(source, target))
+
+
+def test_names_are_the_paths_of_the_modules():
+    model = build(VARIANTS["seed"])
+    with record(model) as tensors:
+        model(ids(1, 3), ids(1, 2, seed=2))
+    assert tensors["decoder.layers.0.cross_attention.weights"].shape == (1, 1, 2, 3)
+    paths = {path for path, _ in model.named_modules()}
+    assert {name.rpartition(".")[0] for name in tensors} <= paths
+    assert {name for name in tensors if name.startswith("decoder.layers.0.self_attention.")} == {
+        f"decoder.layers.0.self_attention.{part}"
+        for part in ("query", "key", "value", "scores", "scaled", "weights", "context", "output")
+    }
+
+
+def test_a_recorded_cached_step_is_a_row_of_the_teacher_forced_recording():
+    model = build(VARIANTS["pre-norm"])
+    source, target = ids(1, 4), ids(1, 5, seed=2)
+    with record(model) as forced:
+        model(source, target)
+    memory = model.encode(source)
+    cache = model.new_cache(memory)
+    for place in range(5):
+        with record(model) as step:
+            model.decode(target[:, place : place + 1], memory, cache)
+        for name in ("query", "context", "output"):
+            path = f"decoder.layers.2.cross_attention.{name}"
+            torch.testing.assert_close(
+                step[path][..., 0, :], forced[path][..., place, :], atol=1e-5, rtol=1e-5
+            )
+        row = step["decoder.layers.1.self_attention.weights"][..., 0, :]
+        full = forced["decoder.layers.1.self_attention.weights"][..., place, : place + 1]
+        torch.testing.assert_close(row, full, atol=1e-5, rtol=1e-5)
+
+
+def test_recorded_tensors_are_copies_without_a_graph():
+    model = build(VARIANTS["seed"])
+    with record(model) as tensors:
+        logits = model(ids(1, 3), ids(1, 2, seed=2))
+    kept = tensors["logits"].clone()
+    with torch.no_grad():
+        logits.zero_()
+    assert torch.equal(tensors["logits"], kept)
+    assert not any(tensor.requires_grad for tensor in tensors.values())
+
+
+def test_two_calls_in_one_recording_are_refused():
+    model = build(VARIANTS["seed"])
+    with record(model):
+        model(ids(1, 3), ids(1, 2, seed=2))
+        with pytest.raises(RuntimeError, match="came twice: record one call at a time"):
+            model(ids(1, 3), ids(1, 2, seed=2))
+
+
+def test_a_recording_in_which_nothing_ran_is_refused():
+    with (
+        pytest.raises(RuntimeError, match="nothing was recorded"),
+        record(build(VARIANTS["seed"])),
+    ):
+        pass
+
+
+def test_nothing_is_left_behind_after_an_error():
+    model = build(VARIANTS["seed"])
+    with pytest.raises(ZeroDivisionError), record(model):
+        raise ZeroDivisionError
+    model(ids(1, 3), ids(1, 2, seed=2))
+    model(ids(1, 3), ids(1, 2, seed=2))
+
+
+def test_another_model_inside_a_recording_is_not_recorded():
+    model, other = build(VARIANTS["seed"]), build(VARIANTS["seed"], seed=5)
+    with record(model) as tensors:
+        other(ids(1, 3), ids(1, 2, seed=2))
+        logits = model(ids(1, 3), ids(1, 2, seed=2))
+    assert torch.equal(tensors["logits"], logits)

@@ -1,0 +1,47 @@
+"""Small models of every shape, over which the facts of the Transformer are stated."""
+
+import torch
+
+from minitransformer.config import ModelConfig
+from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.model.transformer import Transformer
+
+SOURCE_VOCAB, TARGET_VOCAB = 13, 11
+
+MODERN = {
+    "d_model": 16, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 3, "d_ff": 24,
+    "norm": "pre", "attention_output": True, "bias": True,
+}  # fmt: skip
+
+VARIANTS = {
+    "seed": ModelConfig(d_model=8, embedding_std=1.0),
+    "seed-unscaled": ModelConfig(d_model=8, embedding_std=1.0, scale_scores=False),
+    "pre-norm": ModelConfig(**MODERN),
+    "post-norm": ModelConfig(**MODERN | {"norm": "post", "activation": "gelu"}),
+    "learned": ModelConfig(**MODERN | {"position": "learned", "max_length": 32}),
+    "rotary": ModelConfig(**MODERN | {"position": "rotary"}),
+    "no-position": ModelConfig(**MODERN | {"position": "none", "head_bias": False}),
+    "shared-target": ModelConfig(**MODERN | {"share_embeddings": "target"}),
+    "shared-all": ModelConfig(
+        **MODERN | {"share_embeddings": "all", "scale_embeddings": True, "dropout": 0.3}
+    ),
+}
+
+
+def build(config: ModelConfig, seed: int = 0) -> Transformer:
+    """A model in eval mode whose outputs are far from uniform."""
+    torch.manual_seed(seed)
+    source_vocab = TARGET_VOCAB if config.share_embeddings == "all" else SOURCE_VOCAB
+    model = Transformer.from_config(
+        config, source_vocab_size=source_vocab, target_vocab_size=TARGET_VOCAB, pad_id=PAD_ID
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases and norms start at constants otherwise
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def ids(rows: int, length: int, seed: int = 1, vocab: int = TARGET_VOCAB) -> torch.Tensor:
+    """Random ids without padding."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(1, vocab, (rows, length), generator=generator)
