@@ -1,0 +1,81 @@
+"""Runs train.py and translate.py as real processes, forked from one that has torch loaded."""
+
+import fcntl
+import io
+import multiprocessing
+import os
+import runpy
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(
+    ["minitransformer.training.console", "minitransformer.prompt", "torchtext.vocab"]
+)
+
+
+class Finished(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Running:
+    """A script that has been started in a folder of its own."""
+
+    def __init__(self, script: str, *arguments: object, folder: Path, stdin: bytes = b"",
+                 terminal: int | None = None) -> None:  # fmt: skip
+        self.out, self.err = (folder / f".{script}.{name}" for name in ("out", "err"))
+        (folder / f".{script}.in").write_bytes(stdin)
+        self.process = context.Process(
+            target=run_script,
+            args=(script, [str(argument) for argument in arguments], folder, terminal),
+        )
+        self.process.start()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def wait_until(self, is_so: Callable[[], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert self.process.is_alive(), self.err.read_text(encoding="utf-8")
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.005)
+
+    def finish(self, seconds: float = 120) -> Finished:
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, "still running"
+        out, err = (path.read_bytes().decode("utf-8") for path in (self.out, self.err))
+        assert "Traceback" not in err, err
+        return Finished(self.process.exitcode, out, err)
+
+
+def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Finished:
+    return Running(script, *arguments, folder=folder, stdin=stdin).finish()
+
+
+def run_script(script: str, arguments: list[str], folder: Path, terminal: int | None) -> None:
+    os.chdir(folder)
+    names = [f".{script}.{name}" for name in ("in", "out", "err")]
+    flags = [os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2]
+    for number, (name, flag) in enumerate(zip(names, flags, strict=True)):
+        os.dup2(os.open(name, flag, 0o600), number)
+    if terminal is not None:
+        os.setsid()
+        line = os.open(os.ttyname(terminal), os.O_RDWR)
+        fcntl.ioctl(line, termios.TIOCSCTTY, 0)
+        os.dup2(line, 0)
+        os.dup2(line, 1)
+    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(open(number, "wb", closefd=False), line_buffering=number == 2)  # noqa: SIM115
+        for number in (1, 2)
+    )
+    sys.argv = [script, *arguments]
+    runpy.run_path(str(ROOT / script), run_name="__main__")

@@ -1,0 +1,79 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer.data.batching import BatchStream, EncodedPair, epoch_order, make_batch, pad
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID
+
+lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60)
+
+
+def pairs_of(sizes) -> list[EncodedPair]:
+    return [EncodedPair([7] * source, [8] * (target - 1) + [EOS_ID]) for source, target in sizes]
+
+
+def stream(sizes, seed=3, batch_tokens=40) -> BatchStream:
+    return BatchStream(pairs_of(sizes), batch_tokens=batch_tokens, seed=seed, start_id=EOS_ID)
+
+
+@given(lengths, st.integers(1, 200), st.integers(0, 2**60), st.integers(0, 9))
+def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(sizes, tokens, seed, epoch):
+    order = epoch_order(pairs_of(sizes), batch_tokens=tokens, seed=seed, epoch=epoch)
+    assert sorted(place for batch in order for place in batch) == list(range(len(sizes)))
+    for batch in order:
+        widest = max(max(sizes[place]) for place in batch)
+        assert len(batch) == 1 or len(batch) * widest <= tokens
+
+
+@given(lengths, st.integers(0, 2**60))
+def test_the_order_depends_on_seed_and_epoch_alone(sizes, seed):
+    first, second = (
+        epoch_order(pairs_of(sizes), batch_tokens=40, seed=seed, epoch=4) for _ in range(2)
+    )
+    assert first == second
+
+
+def test_epochs_and_seeds_differ():
+    sizes = [(3, 3)] * 40
+    orders = {
+        str(epoch_order(pairs_of(sizes), batch_tokens=12, seed=seed, epoch=epoch))
+        for seed in (1, 2)
+        for epoch in (0, 1, 2)
+    }
+    assert len(orders) == 6
+
+
+def test_a_batch_holds_similar_lengths():
+    sizes = [(length, length) for length in range(1, 21) for _ in range(8)]
+    order = epoch_order(pairs_of(sizes), batch_tokens=100, seed=1, epoch=0)
+    real = sum(2 * length for length, _ in sizes)
+    padded = sum(2 * len(batch) * max(sizes[place][0] for place in batch) for batch in order)
+    assert real / padded > 0.9
+
+
+def test_the_decoder_input_is_the_target_one_place_later():
+    batch = make_batch([EncodedPair([5, 6], [7, 8, EOS_ID]), EncodedPair([5], [9, EOS_ID])], EOS_ID)
+    assert batch.source.tolist() == [[5, 6], [5, PAD_ID]]
+    assert batch.target_input.tolist() == [[EOS_ID, 7, 8], [EOS_ID, 9, PAD_ID]]
+    assert batch.target_output.tolist() == [[7, 8, EOS_ID], [9, EOS_ID, PAD_ID]]
+    assert batch.num_target_tokens == 5
+
+
+def test_padding_goes_at_the_end():
+    assert pad([[1, 2], [3]]).tolist() == [[1, 2], [3, PAD_ID]]
+    assert pad([[1]]).dtype == torch.long
+
+
+def test_a_stream_continues_from_a_saved_position_in_mid_epoch():
+    sizes = [(length % 9 + 1, length % 7 + 1) for length in range(50)]
+    whole = stream(sizes)
+    batches, positions = [], []
+    for _ in range(40):
+        positions.append((whole.epoch, whole.index))
+        batches.append(whole.next())
+    assert positions[-1][0] >= 2
+    for start, (epoch, index) in enumerate(positions):
+        resumed = stream(sizes)
+        resumed.move_to(epoch=epoch, index=index)
+        for expected in batches[start : start + 3]:
+            assert all(map(torch.equal, resumed.next(), expected))

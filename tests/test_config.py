@@ -1,0 +1,217 @@
+import contextlib
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer.config import (
+    Config,
+    changed_keys,
+    config_from_data,
+    config_to_yaml,
+    load_config,
+)
+from minitransformer.errors import ConfigError, UsageError, UserError
+from minitransformer.strict_yaml import read_yaml, write_yaml
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+SMALLEST = "data: {source: en-es}\n"
+
+
+def config_from(text: str, tmp_path: Path, overrides=()) -> Config:
+    path = tmp_path / "some.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path, overrides)
+
+
+def errors_of(text: str, tmp_path: Path, overrides=()) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config_from(text, tmp_path, overrides)
+    assert caught.value.exit_code == 2
+    return [line.strip() for line in str(caught.value).splitlines()]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_shipped_config_loads_and_names_every_key_with_a_comment(path):
+    config = load_config(path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for section in fields(Config):
+        assert f"{section.name}:" in lines
+        for key in fields(getattr(config, section.name)):
+            commented = re.compile(rf"  {key.name}: .*\S +# \S")
+            assert any(commented.match(line) for line in lines), f"{section.name}.{key.name}"
+
+
+def test_numbers_are_numbers_and_words_stay_words(tmp_path):
+    config = config_from(
+        "data: {source: no}\ntraining: {learning_rate: 1e-4, weight_decay: 0, steps: 12}", tmp_path
+    )
+    assert config.data.source == "no"
+    assert config.training.learning_rate == 0.0001
+    assert config.training.weight_decay == 0.0
+    assert isinstance(config.training.weight_decay, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"), ("on", "on"), ("yes", "yes"), ("true", True), ("false", False),
+        ("1e-4", 1e-4), ("1E5", 1e5), (".5", 0.5), ("5.", 5.0), ("-3", -3), ("012", "012"),
+        ("12:30:00", "12:30:00"), ("1_000", "1_000"), ("null", None), ("", None), ("~", None),
+        ("'1'", "1"), ("2026-01-01", "2026-01-01"), ("[a, 1]", ["a", 1]), ("0x1f", "0x1f"),
+        (".inf", ".inf"),
+    ],
+)  # fmt: skip
+def test_scalars_are_read_as_people_mean_them(text, value):
+    result = read_yaml(text, "here")
+    assert result == value
+    assert type(result) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2", "line 2: the key 'a' stands twice"),
+        ("a: !!python/object/apply:os.system [ls]", "tags such as"),
+        ("a: !!str 1", "tags such as"),
+        ("a: &x [1]\nb: *x", "line 1: anchors and aliases are not allowed"),
+        ("a: [1", "line 1:"),
+        ("1: 2", "the key 1 is not a word"),
+        ("a: \x00", "not readable as YAML"),
+        ("[" * 100_000, "not readable as YAML"),
+        ("a: " + "x" * 2_000_000, "too long for a config"),
+        ("--- a\n--- b", "line 2:"),
+    ],
+)
+def test_yaml_that_is_not_plain_data_is_refused_with_its_line(text, message):
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(text, "some.yaml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_mistake_is_reported_at_once_with_its_path(tmp_path):
+    errors = errors_of(
+        """
+data: {source: en-es, sourc: x}
+training: {warmup: 3, steps: many, dropout: 0.1}
+model: {norm: prae, dropout: 1.0, d_model: 0, bias: 1}
+modle: {}
+""",
+        tmp_path,
+    )
+    place = tmp_path / "some.yaml"
+    assert errors == [
+        f"{place}: unknown key 'data.sourc': did you mean 'source'?",
+        f"{place}: unknown key 'training.warmup': did you mean 'warmup_steps'?",
+        f"{place}: training.steps: expected a whole number, got 'many'",
+        f"{place}: unknown key 'training.dropout'",
+        f"{place}: model.norm: must be one of none, pre, post; got 'prae': did you mean 'pre'?",
+        f"{place}: model.dropout: must be from 0 to below 1, got 1.0",
+        f"{place}: model.d_model: must be at least 1, got 0",
+        f"{place}: model.bias: expected true or false, got 1",
+        f"{place}: unknown key 'modle': did you mean 'model'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("model: {d_model: 100, num_heads: 8}",
+         "model.d_model (100) must be divisible by model.num_heads (8)"),
+        ("model: {d_model: 7}", "model.d_model (7) must be even for model.position: sinusoidal"),
+        ("model: {d_model: 6, num_heads: 2, position: rotary}",
+         "model.d_model / model.num_heads (3) must be even for model.position: rotary"),
+        ("model: {share_embeddings: all}",
+         "model.share_embeddings: all needs tokenizer.joint: true"),
+        ("training: {schedule: inverse_sqrt}",
+         "training.warmup_steps: schedule inverse_sqrt needs at least 1"),
+        ("training: {warmup_steps: 99, steps: 9}",
+         "training.warmup_steps (99) must not exceed training.steps (9)"),
+        ("training: {steps: true}", "training.steps: expected a whole number, got true"),
+        ("training: {steps: 1.5}", "training.steps: expected a whole number, got 1.5"),
+        ("training: {train_only: head}",
+         "training.train_only: expected a list such as [a, b], got 'head'"),
+        ("training: [1]", "training: expected a section, got a list"),
+        ("training:", "training: expected a section, got nothing"),
+        ("training: {seed: -1}", "training.seed: must be from 0 to 9.22337e+18, got -1"),
+        ("training: {learning_rate: 0}", "training.learning_rate: must be from 1e-12"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_explained(settings, message, tmp_path):
+    (error,) = errors_of(SMALLEST + settings, tmp_path)
+    assert message in error
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "just words", "- a\n- b"])
+def test_a_config_without_settings_is_an_error(text, tmp_path):
+    (error,) = errors_of(text, tmp_path)
+    assert "empty" in error or "a mapping of sections" in error
+
+
+def test_a_missing_or_unreadable_config_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"data: {source: \xe9}")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(tmp_path / "latin.yaml")
+    with pytest.raises(ConfigError, match="directory"):
+        load_config(tmp_path)
+
+
+def test_overrides_change_any_key_and_are_checked_like_the_file(tmp_path):
+    config = config_from(
+        SMALLEST,
+        tmp_path,
+        ["training.steps=50", "training.train_only=[head]", "data.valid=", "model.dropout=1e-1"],
+    )
+    assert config.training.steps == 50
+    assert config.training.train_only == ("head",)
+    assert config.data.valid == ""
+    assert config.model.dropout == 0.1
+    (error,) = errors_of(SMALLEST, tmp_path, ["training.stpes=50"])
+    assert "unknown key 'training.stpes': did you mean 'steps'?" in error
+
+
+@pytest.mark.parametrize("override", ["steps=50", "training.steps", "=3", ".=3", "data.source.x=1"])
+def test_an_override_that_makes_no_sense_is_a_usage_error(override, tmp_path):
+    with pytest.raises(UsageError, match="--set"):
+        config_from(SMALLEST, tmp_path, [override])
+
+
+def test_a_config_survives_being_written_and_read(tmp_path):
+    config = config_from(
+        "data: {source: '1e5', valid: 'no'}\ntraining: {learning_rate: 1e-5, train_only: [head]}",
+        tmp_path,
+    )
+    (tmp_path / "again.yaml").write_text(config_to_yaml(config), encoding="utf-8")
+    assert load_config(tmp_path / "again.yaml") == config
+
+
+def test_changed_keys_are_listed_by_path(tmp_path):
+    old = config_from(SMALLEST, tmp_path)
+    new = config_from(SMALLEST, tmp_path, ["model.d_model=32", "training.seed=5"])
+    assert changed_keys(old, new) == ["model.d_model", "training.seed"]
+    assert changed_keys(old, old) == []
+
+
+plain_data = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["a", "no", "1e5"]), inner),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(plain_data)
+def test_plain_data_survives_being_written_and_read(data):
+    assert read_yaml(write_yaml(data), "here") == data
+
+
+@given(st.dictionaries(st.sampled_from(["data", "model", "training", "x"]), plain_data))
+def test_any_plain_data_is_a_config_or_a_config_error(data):
+    with contextlib.suppress(UserError):
+        assert config_from_data(data, "here").data.source

@@ -1,0 +1,79 @@
+"""What the shipped configs learn, through the commands that a user types."""
+
+import json
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from minitransformer import Translator
+from minitransformer.config import DataConfig
+from minitransformer.data.corpus import load_corpus
+from tests.processes import run
+
+
+def last_rows(run_path: Path) -> dict[str, dict]:
+    lines = (run_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {row["split"]: row for row in rows if row["step"] == rows[-1]["step"]}
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny_bn"])
+def test_every_training_pair_is_reproduced_and_new_combinations_are_understood(name, request):
+    trained = request.getfixturevalue(name)
+    assert trained.result.code == 0
+    corpus = load_corpus(DataConfig(source="en-es" if name == "tiny" else "en-bn"))
+    translator = Translator.load(trained.path)
+    translations = translator.translate([pair.source for pair in corpus.train.pairs])
+    assert [each.text for each in translations] == [pair.target for pair in corpus.train.pairs]
+    held_out = translator.translate([pair.source for pair in corpus.valid.pairs])
+    right = [each.text == pair.target for each, pair in zip(held_out, corpus.valid.pairs)]
+    assert mean(right) >= 0.9
+    rows = last_rows(trained.path)
+    assert rows["train"]["exact_match"] == 1.0
+    assert rows["valid"]["exact_match"] == pytest.approx(mean(right))
+
+
+def test_lets_go_is_vamos_in_five_lines_of_python(tiny):
+    translator = Translator.load(tiny.path)
+    assert translator("Let's go") == "Vamos"
+
+
+def test_i_go_to_school_in_bangla(tiny_bn):
+    assert Translator.load(str(tiny_bn.path))("I go to school") == "আমি স্কুলে যাই"
+
+
+def test_metrics_have_one_object_per_evaluation_and_split(tiny):
+    lines = (tiny.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["step"], row["split"]) for row in rows] == [
+        (step, split) for step in range(0, 601, 75) for split in ("train", "valid")
+    ]
+    keys = {
+        "loss", "exact_match", "accuracy_teacher_forced", "accuracy_free_running", "seconds",
+        "tokens_per_second", "perplexity", "bleu", "chrf",
+    }  # fmt: skip
+    assert all(keys <= row.keys() for row in rows)
+    losses = [row["loss"] for row in rows if row["split"] == "train"]
+    assert losses[0] == pytest.approx(4.4, abs=0.6)  # ln 85: nothing is known at the start
+    assert losses[-1] < 0.05
+    assert all(row["tokens_per_second"] > 0 for row in rows[2:])
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["tiny", "tiny-bn"])
+def test_held_out_combinations_are_95_percent_exact_in_the_mean_of_five_seeds(config, tmp_path):
+    held_out = []
+    for seed in range(1, 6):
+        path = tmp_path / f"seed-{seed}"
+        result = run(
+            "train.py", "--config", f"{config}.yaml", "--run", path, "--set",
+            f"training.seed={seed}", folder=tmp_path,
+        )  # fmt: skip
+        assert result.code == 0
+        rows = last_rows(path)
+        assert rows["train"]["exact_match"] == 1.0, f"seed {seed}"
+        held_out.append(rows["valid"]["exact_match"])
+    assert mean(held_out) >= 0.95, held_out
