@@ -27,7 +27,9 @@ def test_every_training_pair_is_reproduced_and_new_combinations_are_understood(n
     translations = translator.translate([pair.source for pair in corpus.train.pairs])
     assert [each.text for each in translations] == [pair.target for pair in corpus.train.pairs]
     held_out = translator.translate([pair.source for pair in corpus.valid.pairs])
-    right = [each.text == pair.target for each, pair in zip(held_out, corpus.valid.pairs)]
+    right = [
+        each.text == pair.target for each, pair in zip(held_out, corpus.valid.pairs, strict=True)
+    ]
     assert mean(right) >= 0.9
     rows = last_rows(trained.path)
     assert rows["train"]["exact_match"] == 1.0

@@ -1,0 +1,43 @@
+"""Runs small enough to be trained inside a test."""
+
+from pathlib import Path
+
+import torch
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.config import Config, load_config
+from minitransformer.storage import checksum
+from minitransformer.training.trainer import Trainer
+from tests.processes import ROOT
+
+SMALL = (
+    "data.limit=24", "model.d_model=16", "model.dropout=0.1", "training.steps=12",
+    "training.batch_tokens=60", "training.save_every=3", "evaluation.every=5",
+)  # fmt: skip
+
+
+def small_config(*changes: str) -> Config:
+    return load_config(ROOT / "configs" / "tiny.yaml", [*SMALL, *changes])
+
+
+def trainer_for(folder: Path, *changes: str, watchers=()) -> Trainer:
+    return Trainer(small_config(*changes), RunFolder(folder), torch.device("cpu"), list(watchers))
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def final_hashes(run: Path) -> dict[str, str]:
+    """Checksums of a run's last weights and optimizer."""
+    folder = run / "checkpoints" / (run / "checkpoints" / "last").read_text().strip()
+    return {
+        name: checksum((folder / name).read_bytes())
+        for name in ("model.safetensors", "optimizer.safetensors")
+    }

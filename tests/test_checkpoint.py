@@ -1,0 +1,216 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer import storage
+from minitransformer.checkpoint import RunFolder, State, runs_newest_first
+from minitransformer.errors import CheckpointError
+from minitransformer.storage import (
+    json_with_checksum,
+    read_json_with_checksum,
+    read_tensors,
+    tensor_bytes,
+)
+from tests.small_runs import same_bits, small_config, trainer_for, weights
+
+
+def saved_run(folder: Path, *steps: int, keep: int = 9) -> RunFolder:
+    trainer = trainer_for(folder)
+    for step in steps:
+        trainer.state.step = step
+        tensors = {"a": torch.full((3,), float(step))}
+        trainer.run_folder.save(trainer.state, tensors, tensors, keep)
+    return RunFolder(folder)
+
+
+def test_a_run_is_a_folder_of_plain_files(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.run()
+    files = {
+        str(path.relative_to(tmp_path / "run"))
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+    }
+    assert files == {
+        "config.yaml", "metrics.jsonl", "tokenizer/source.tsv", "tokenizer/target.tsv",
+        "checkpoints/last",
+        *(f"checkpoints/step-{step:06d}/{name}" for step in (10, 12)
+          for name in ("model.safetensors", "optimizer.safetensors", "state.json")),
+    }  # fmt: skip
+    assert (tmp_path / "run/checkpoints/last").read_text() == "step-000012\n"
+    assert RunFolder(tmp_path / "run").load_config() == small_config()
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path):
+    assert saved_run(tmp_path / "run", 1, 2, 3, 4, 5, keep=2).steps() == [5, 4]
+
+
+def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.run()
+    checkpoint = trainer.run_folder.load_newest([], for_training=True)
+    assert checkpoint.state == trainer.state
+    assert same_bits(checkpoint.model, weights(trainer))
+    momenta = {
+        f"{name}.{key}": value
+        for name, parameter in trainer.model.named_parameters()
+        for key, value in trainer.optimizer.state[parameter].items()
+    }
+    assert same_bits(checkpoint.optimizer, momenta)
+
+
+def test_shared_weights_are_saved_once_and_shared_again(tmp_path):
+    settings = ("tokenizer.joint=true", "model.share_embeddings=all")
+    trainer = trainer_for(tmp_path / "run", *settings)
+    trainer.run()
+    saved = trainer.run_folder.load_newest([], for_training=False).model
+    assert [name for name in saved if "embedding" in name or name == "head.weight"] == [
+        "encoder.embedding.weight"
+    ]
+    again = trainer_for(tmp_path / "run", *settings)
+    assert again.model.head.weight is again.model.encoder.embedding.weight
+    assert same_bits(weights(again), weights(trainer))
+
+
+@pytest.mark.parametrize("point", ["write", "fsync", "rename", "replace"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypatch, point, nth):
+    folder = saved_run(tmp_path / "run", 1)
+    calls = 0
+
+    def failing(original):
+        def call(*arguments):
+            nonlocal calls
+            calls += 1
+            if calls == nth:
+                raise OSError(28, "No space left on device")
+            return original(*arguments)
+
+        return call
+
+    targets = {
+        "write": (storage, "write_file"), "fsync": (os, "fsync"), "rename": (Path, "rename"),
+        "replace": (os, "replace"),
+    }  # fmt: skip
+    owner, name = targets[point]
+    monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+    try:
+        folder.save(State(step=2), {"a": torch.ones(3)}, {}, 2)
+    except OSError:
+        failed = True
+    else:
+        failed = False
+    monkeypatch.undo()
+    assert failed == (calls >= nth)
+    complaints: list[str] = []
+    step = RunFolder(tmp_path / "run").load_newest(complaints, for_training=True).state.step
+    assert step in (1, 2)
+    assert complaints == []
+    folder.save(State(step=3), {"a": torch.ones(3)}, {}, 2)
+    assert folder.load_newest([], for_training=True).state.step == 3
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "swap", "empty"])
+def test_damage_is_noticed_and_the_checkpoint_before_is_used(tmp_path, name, damage):
+    folder = saved_run(tmp_path / "run", 1, 2)
+    path = folder.step_path(2) / name
+    content = path.read_bytes()
+    if damage == "truncate":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    elif damage == "delete":
+        path.unlink()
+    elif damage == "swap":
+        path.write_bytes((folder.step_path(1) / name).read_bytes())
+    else:
+        path.write_bytes(b"")
+    complaints: list[str] = []
+    checkpoint = folder.load_newest(complaints, for_training=True)
+    assert checkpoint.state.step == 1
+    assert len(complaints) == 1
+    assert "step-000002" in complaints[0]
+
+
+def test_a_run_without_a_whole_checkpoint_says_so(tmp_path):
+    folder = saved_run(tmp_path / "run", 1)
+    (folder.step_path(1) / "state.json").write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=r"has no whole checkpoint: .*damaged"):
+        folder.load_newest([], for_training=True)
+
+
+def test_a_newer_format_is_refused_by_number(tmp_path):
+    folder = saved_run(tmp_path / "run", 1)
+    path = folder.step_path(1) / "state.json"
+    content = json.loads(path.read_bytes())["content"] | {"format": 99}
+    path.write_bytes(json_with_checksum(content))
+    with pytest.raises(CheckpointError, match="format 99, this version reads format 1"):
+        folder.load(1, for_training=True)
+
+
+@pytest.mark.parametrize("text", ["../../etc", "step-1", "", "/tmp/step-000001", "\x00"])
+def test_a_pointer_only_ever_names_a_step(tmp_path, text):
+    folder = saved_run(tmp_path / "run", 1)
+    (folder.checkpoints / "best").write_text(text)
+    assert folder.pointed("best") is None
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "exploded",)
+
+    torch.save(Bomb(), tmp_path / "bomb.safetensors")
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        read_tensors(tmp_path / "bomb.safetensors")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_starting_over_moves_the_old_run_aside(tmp_path):
+    folder = saved_run(tmp_path / "run", 1)
+    assert folder.move_aside() == tmp_path / "run.old-1"
+    assert folder.move_aside() is None
+    saved_run(tmp_path / "run", 1)
+    assert folder.move_aside() == tmp_path / "run.old-2"
+    assert RunFolder(tmp_path / "run.old-1").steps() == [1]
+
+
+def test_a_folder_that_is_no_run_is_never_moved(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("precious")
+    with pytest.raises(CheckpointError, match="is not a run folder"):
+        RunFolder(tmp_path / "thesis").move_aside()
+
+
+def test_runs_are_found_newest_first(tmp_path):
+    for number, name in enumerate(["old", "new", "unfinished"]):
+        folder = saved_run(tmp_path / name, *([] if name == "unfinished" else [1]))
+        if name != "unfinished":
+            os.utime(folder.checkpoints / "last", (number, number))
+    assert [run.name for run in runs_newest_first(tmp_path)] == ["new", "old"]
+    assert list(runs_newest_first(tmp_path / "absent")) == []
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False)))
+def test_json_with_a_checksum_comes_back_and_any_changed_byte_is_noticed(data):
+    content = json_with_checksum(data)
+    assert read_json_with_checksum(content, "here") == data
+    digit = content.index(b'"sha256": "') + 12
+    changed = bytearray(content)
+    changed[digit] = ord("0") if changed[digit] != ord("0") else ord("1")
+    with pytest.raises(CheckpointError, match="here: damaged"):
+        read_json_with_checksum(bytes(changed), "here")
+
+
+def test_tensors_that_are_views_are_saved_as_they_look():
+    base = torch.arange(6.0).reshape(2, 3)
+    from safetensors.torch import load
+
+    assert torch.equal(load(tensor_bytes({"a": base.T}))["a"], base.T)

@@ -1,0 +1,134 @@
+import pytest
+import torch
+
+from minitransformer import Translator
+from minitransformer.data.batching import pad
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from minitransformer.decoding import greedy
+from minitransformer.errors import CheckpointError
+from tests.variants import VARIANTS, build, ids
+
+SENTENCES = [
+    "Let's go", "I go to school", "The children live in a small house", "You eat bread",
+    "My brother has a red car", "Ana reads an old book", "We drink tea", "He buys flowers",
+]  # fmt: skip
+
+
+def greedy_without_cache(model, source, start_id: int, limit: int) -> list[int]:
+    """The definition of greedy decoding: run the whole target again for each token."""
+    target = [start_id]
+    with torch.no_grad():
+        while len(target) <= limit and (len(target) == 1 or target[-1] != EOS_ID):
+            logits = model(source, torch.tensor([target]))[0, -1]
+            logits[[PAD_ID, BOS_ID]] = float("-inf")
+            target.append(int(logits.argmax()))
+    return target[1:]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_cached_greedy_equals_its_definition(name):
+    model = build(VARIANTS[name])
+    for seed in range(8):
+        source = ids(1, 3 + seed, seed=seed)
+        (choices,) = greedy(model, source, start_id=EOS_ID, limits=[12])
+        assert [choice.id for choice in choices] == greedy_without_cache(model, source, EOS_ID, 12)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_score_from_search_is_the_score_by_teacher_forcing(name):
+    model = build(VARIANTS[name])
+    source = ids(4, 5)
+    for row, choices in enumerate(greedy(model, source, start_id=EOS_ID, limits=[9] * 4)):
+        produced = [choice.id for choice in choices]
+        logits = model(source[row : row + 1], torch.tensor([[EOS_ID, *produced[:-1]]]))
+        forced = logits[0].log_softmax(-1)[torch.arange(len(produced)), produced]
+        found = torch.tensor([choice.probability for choice in choices]).log()
+        torch.testing.assert_close(found, forced.detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_batch_and_neighbours_never_change_a_translation(name):
+    model = build(VARIANTS[name])
+    sources = [ids(1, 1 + seed % 7, seed=seed)[0].tolist() for seed in range(64)]
+    limits = [5 + seed % 3 for seed in range(64)]
+    together = greedy(model, pad(sources), start_id=EOS_ID, limits=limits)
+    for row in range(0, 64, 5):
+        (alone,) = greedy(model, pad([sources[row]]), start_id=EOS_ID, limits=[limits[row]])
+        assert [choice.id for choice in alone] == [choice.id for choice in together[row]]
+
+
+def test_a_row_ends_at_its_end_marker_or_at_its_own_limit():
+    model = build(VARIANTS["seed"])
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+        model.head.bias[7] = 5.0
+    produced = greedy(model, ids(3, 4), start_id=EOS_ID, limits=[2, 5, 1])
+    assert [[choice.id for choice in row] for row in produced] == [[7] * 2, [7] * 5, [7]]
+    with torch.no_grad():
+        model.head.bias[EOS_ID] = 9.0
+    produced = greedy(model, ids(3, 4), start_id=EOS_ID, limits=[2, 5, 1])
+    assert [[choice.id for choice in row] for row in produced] == [[EOS_ID]] * 3
+
+
+def test_padding_and_start_are_never_produced():
+    model = build(VARIANTS["seed"])
+    with torch.no_grad():
+        model.head.bias[[PAD_ID, BOS_ID]] = 100.0
+    for row in greedy(model, ids(8, 4), start_id=EOS_ID, limits=[5] * 8):
+        assert not {choice.id for choice in row} & {PAD_ID, BOS_ID}
+
+
+def test_runners_up_are_the_next_most_probable_tokens():
+    model = build(VARIANTS["pre-norm"])
+    source = ids(1, 4)
+    (choices,) = greedy(model, source, start_id=EOS_ID, limits=[1], runners_up=3)
+    probabilities = model(source, torch.tensor([[EOS_ID]]))[0, -1].softmax(-1)
+    probabilities[[PAD_ID, BOS_ID]] = -1
+    best = probabilities.topk(4)
+    assert [choices[0].id, *(id for id, _ in choices[0].runners_up)] == best.indices.tolist()
+    found = [choices[0].probability, *(value for _, value in choices[0].runners_up)]
+    assert found == pytest.approx(best.values.tolist(), abs=1e-6)
+
+
+def test_decoding_switches_dropout_off_and_leaves_the_mode_as_it_was():
+    model = build(VARIANTS["shared-all"]).train()
+    source = ids(2, 5)
+    first, second = (greedy(model, source, start_id=EOS_ID, limits=[6, 6]) for _ in range(2))
+    assert first == second
+    assert model.training
+
+
+def test_batch_sizes_give_the_same_text_with_a_trained_model(tiny):
+    translator = Translator.load(tiny.path)
+    expected = [translator(sentence) for sentence in SENTENCES]
+    assert expected[0] == "Vamos"
+    for batch_size in (1, 3, 64):
+        for texts in (SENTENCES, SENTENCES[::-1] * 9):
+            translations = translator.translate(texts, batch_size=batch_size)
+            by_source = dict(zip(SENTENCES, expected, strict=True))
+            assert [each.text for each in translations] == [by_source[text] for text in texts]
+
+
+def test_nothing_in_gives_nothing_out(tiny):
+    translator = Translator.load(tiny.path)
+    assert [each.text for each in translator.translate(["", "  ", "Let's go", "\t"])] == [
+        "", "", "Vamos", "",
+    ]  # fmt: skip
+    assert translator.translate([]) == []
+
+
+def test_a_sentence_beyond_the_longest_is_cut_and_says_so(tiny):
+    translator = Translator.load(tiny.path)
+    (translation,) = translator.translate(["go " * 100])
+    assert translation.left_out == 100 - translator.max_length
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a run folder"):
+        Translator.load(tmp_path)
+
+
+def test_asking_for_a_best_that_was_never_selected_is_an_error(tiny):
+    with pytest.raises(CheckpointError, match="has no best checkpoint"):
+        Translator.load(tiny.path, checkpoint="best")

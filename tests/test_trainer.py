@@ -1,0 +1,292 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.data.batching import make_batch
+from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.errors import CheckpointError, ConfigError, DataError
+from minitransformer.training.watcher import Watcher
+from tests.small_runs import same_bits, small_config, trainer_for, weights
+
+
+def without_clock(path: Path) -> list[dict]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        {key: value for key, value in row.items() if key not in ("seconds", "tokens_per_second")}
+        for row in rows
+    ]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
+    first, second, other = (
+        trainer_for(tmp_path / name, f"training.seed={seed}")
+        for name, seed in (("first", 5), ("second", 5), ("other", 6))
+    )
+    for trainer in (first, second, other):
+        assert trainer.run() == 0
+    assert same_bits(weights(first), weights(second))
+    assert not same_bits(weights(first), weights(other))
+    assert without_clock(first.run_folder.metrics) == without_clock(second.run_folder.metrics)
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 7, 11])
+def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, stop_at):
+    whole = trainer_for(tmp_path / "whole")
+    whole.run()
+    first = trainer_for(tmp_path / "parts")
+    first.evaluate()
+    while first.state.step < stop_at:
+        first.step()
+        if first.state.step % 5 == 0:
+            first.evaluate()
+    first.save()
+    torch.manual_seed(999)
+    second = trainer_for(tmp_path / "parts")
+    assert second.state.step == stop_at
+    second.run()
+    assert same_bits(weights(whole), weights(second))
+    assert without_clock(whole.run_folder.metrics) == without_clock(second.run_folder.metrics)
+    states = [dataclasses.asdict(trainer.state) for trainer in (whole, second)]
+    for state in states:
+        del state["seconds"], state["metrics_bytes"]  # clock times are of different lengths
+    assert states[0] == states[1]
+
+
+def test_metrics_written_after_the_last_checkpoint_are_cut_off(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.run()
+    kept = trainer.run_folder.metrics.read_bytes()
+    with trainer.run_folder.metrics.open("ab") as file:
+        file.write(b'{"step": 99, half a li')
+    trainer_for(tmp_path / "run")
+    assert trainer.run_folder.metrics.read_bytes() == kept
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_micro_batches_equal_one_batch(tmp_path, smoothing):
+    settings = (
+        "model.dropout=0", "data.limit=30", "training.clip_norm=0",
+        f"training.label_smoothing={smoothing}",
+    )  # fmt: skip
+    one = trainer_for(tmp_path / "one", *settings, "training.batch_tokens=100000")
+    many = trainer_for(tmp_path / "many", *settings, "training.batch_tokens=40")
+    batches = len(many.stream.order)
+    assert batches > 2
+    many = trainer_for(
+        tmp_path / "accumulated", *settings, "training.batch_tokens=40",
+        f"training.accumulate={batches}",
+    )  # fmt: skip
+    for trainer in (one, many):
+        trainer.model.double()
+        report = trainer.step()
+        trainer.loss = report.loss
+        trainer.norm = report.gradient_norm
+    assert one.state.target_tokens == many.state.target_tokens
+    assert one.loss == pytest.approx(many.loss, rel=1e-12)
+    assert one.norm == pytest.approx(many.norm, rel=1e-12)
+
+
+def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path):
+    trainer = trainer_for(
+        tmp_path / "run", "model.dropout=0", "training.schedule=constant",
+        "training.label_smoothing=0.1", "training.clip_norm=0.05",
+    )  # fmt: skip
+    twin = trainer_for(tmp_path / "twin", "model.dropout=0").model
+    twin.load_state_dict(trainer.model.state_dict())
+    places = trainer.stream.order[0]
+    batch = make_batch([trainer.train_pairs[place] for place in places], trainer.tokenizer.start_id)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in twin.parameters() if p.dim() > 1], "weight_decay": 0.3},
+            {"params": [p for p in twin.parameters() if p.dim() == 1], "weight_decay": 0.0},
+        ],
+        lr=0.01,
+    )
+    loss = functional.cross_entropy(
+        twin(batch.source, batch.target_input).transpose(1, 2), batch.target_output,
+        ignore_index=PAD_ID, label_smoothing=0.1,
+    )  # fmt: skip
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
+    optimizer.step()
+    report = trainer.step()
+    assert report.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert report.gradient_norm == pytest.approx(float(norm), rel=1e-5)
+    assert report.gradient_norm > 0.05
+    for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_watchers_are_told_of_everything_in_order(tmp_path):
+    class Diary(Watcher):
+        def __init__(self):
+            self.entries = []
+
+        def on_start(self, trainer):
+            self.entries.append("start")
+
+        def on_step(self, trainer, report):
+            self.entries.append(trainer.state.step)
+            assert report.target_tokens > 0
+
+        def on_evaluation(self, trainer, evaluations):
+            self.entries.append(f"evaluation {'+'.join(evaluations)}")
+
+        def on_end(self, trainer, exit_code):
+            self.entries.append(f"end {exit_code}")
+
+    diary = Diary()
+    trainer_for(tmp_path / "run", watchers=[diary]).run()
+    scores = "evaluation train+valid"
+    assert diary.entries == [
+        "start", scores, 1, 2, 3, 4, 5, scores, 6, 7, 8, 9, 10, scores, 11, 12, scores, "end 0",
+    ]  # fmt: skip
+
+
+def test_a_finished_run_trains_no_further_and_more_steps_continue_it(tmp_path):
+    trainer_for(tmp_path / "run").run()
+    again = trainer_for(tmp_path / "run")
+    before = weights(again)
+    assert again.is_finished
+    again.run()
+    assert same_bits(before, weights(again))
+    longer = trainer_for(tmp_path / "run", "training.steps=15")
+    longer.run()
+    assert longer.state.step == 15
+
+
+def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
+    trainer_for(tmp_path / "run").run()
+    with pytest.raises(CheckpointError, match=r"other settings \(model.d_model, training.seed\)"):
+        trainer_for(tmp_path / "run", "model.d_model=8", "training.seed=9")
+    data = tmp_path / "own.tsv"
+    data.write_bytes(b"a b\tc d\ne\tf\n")
+    settings = (f"data.source={data}",)
+    trainer_for(tmp_path / "own", *settings).run()
+    data.write_bytes(b"a b\tc d\ne\tg\n")
+    with pytest.raises(CheckpointError, match="other sentence pairs"):
+        trainer_for(tmp_path / "own", *settings)
+
+
+def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
+    trainer = trainer_for(tmp_path / "run", "evaluation.best_metric=loss")
+    losses = {}
+
+    class Spoiler(Watcher):
+        def on_evaluation(self, trainer, evaluations):
+            losses[trainer.state.step] = evaluations["valid"].loss.mean
+            if trainer.state.step == 5:
+                with torch.no_grad():
+                    trainer.model.head.weight.mul_(-50)
+
+    trainer.watchers.append(Spoiler())
+    trainer.run()
+    assert losses[5] < losses[10]
+    folder = RunFolder(tmp_path / "run")
+    assert folder.pointed("best") == 5
+    assert folder.pointed("last") == 12
+    assert folder.load_best(for_training=False).state.best_value == pytest.approx(losses[5])
+    assert folder.steps() == [12, 10, 5]
+
+
+def test_without_held_out_pairs_training_is_evaluated_alone(tmp_path):
+    data = tmp_path / "own.tsv"
+    data.write_bytes(b"Good morning\tBuenos d\xc3\xadas\nGood night\tBuenas noches\n")
+    trainer = trainer_for(tmp_path / "run", f"data.source={data}", "evaluation.best_metric=loss")
+    trainer.run()
+    assert {row["split"] for row in without_clock(trainer.run_folder.metrics)} == {"train"}
+
+
+def test_pairs_that_are_too_long_are_dropped_and_counted(tmp_path):
+    data = tmp_path / "own.tsv"
+    data.write_bytes(b"a\tb\n" + b"x " * 70 + b"\tlong\nc\td\n" + b'"\t"\n')
+    trainer = trainer_for(tmp_path / "run", f"data.source={data}", "tokenizer.words=basic_english")
+    assert trainer.corpus.train.dropped == {
+        "longer than model.max_length (64 tokens)": [2],
+        "no words on one side": [4],
+    }
+    assert len(trainer.train_pairs) == len(trainer.corpus.train.pairs) == 2
+    with pytest.raises(DataError, match="no training pairs are left"):
+        trainer_for(tmp_path / "none", f"data.source={data}", "model.max_length=1",
+                    "model.position=none")  # fmt: skip
+
+
+def test_training_can_start_from_weights_and_train_a_part(tmp_path):
+    donor = trainer_for(tmp_path / "donor")
+    donor.run()
+    given = {name: value for name, value in weights(donor).items() if not name.startswith("head")}
+    save_file(given, tmp_path / "given.safetensors")
+    settings = (
+        f"training.start_from={tmp_path / 'given.safetensors'}", "training.train_only=[head]",
+    )  # fmt: skip
+    trainer = trainer_for(tmp_path / "run", *settings)
+    before = weights(trainer)
+    assert same_bits({name: before[name] for name in given}, given)
+    trainer.run()
+    after = weights(trainer)
+    assert same_bits({name: after[name] for name in given}, given)
+    assert not torch.equal(after["head.weight"], before["head.weight"])
+    resumed = trainer_for(tmp_path / "run", *settings, "training.steps=20")
+    assert same_bits(weights(resumed), after)
+    resumed.run()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"haed.weight": torch.zeros(2)}, "has a tensor 'haed.weight' that the model has not"),
+        ({"head.bias": torch.zeros(2)}, r"'head.bias' is \(2,\) torch.float32, the model wants"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path, tensors, message):
+    save_file(tensors, tmp_path / "given.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        trainer_for(tmp_path / "run", f"training.start_from={tmp_path / 'given.safetensors'}")
+
+
+def test_a_part_that_does_not_exist_cannot_be_trained(tmp_path):
+    with pytest.raises(ConfigError, match="no part 'hed'; parts begin with decoder, encoder, head"):
+        trainer_for(tmp_path / "run", "training.train_only=[hed]")
+
+
+def test_the_tokenizer_sees_the_training_split_alone(tmp_path):
+    (tmp_path / "train.tsv").write_bytes(b"a\tb\n")
+    (tmp_path / "valid.tsv").write_bytes(b"a zebra\tb cebra\n")
+    trainer = trainer_for(
+        tmp_path / "run", f"data.source={tmp_path / 'train.tsv'}",
+        f"data.valid={tmp_path / 'valid.tsv'}",
+    )  # fmt: skip
+    assert "zebra" not in trainer.tokenizer.source.tokens
+    assert "cebra" not in trainer.tokenizer.target.tokens
+
+
+def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
+    (tmp_path / "train.tsv").write_bytes(b"a\tb\n")
+    (tmp_path / "valid.tsv").write_bytes(b"a\tcebra\n")
+    trainer = trainer_for(
+        tmp_path / "run", f"data.source={tmp_path / 'train.tsv'}",
+        f"data.valid={tmp_path / 'valid.tsv'}",
+    )  # fmt: skip
+    with torch.no_grad():
+        trainer.model.head.weight.zero_()
+        trainer.model.head.bias.copy_(torch.tensor([0.0, 50.0, 0.0, 0.0, 0.0]))  # always <UNK>
+    trainer.evaluate()
+    assert [row["exact_match"] for row in without_clock(trainer.run_folder.metrics)] == [0.0, 0.0]
+
+
+def test_only_harmless_settings_may_change_on_the_way():
+    config = small_config()
+    from minitransformer.training.trainer import MAY_CHANGE
+
+    known = {
+        f"{section.name}.{key.name}"
+        for section in dataclasses.fields(config)
+        for key in dataclasses.fields(getattr(config, section.name))
+    }
+    assert known >= MAY_CHANGE
