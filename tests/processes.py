@@ -1,12 +1,10 @@
 """Runs train.py and translate.py as real processes, forked from one that has torch loaded."""
 
-import fcntl
 import io
 import multiprocessing
 import os
 import runpy
 import sys
-import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +27,7 @@ class Running:
     """A script that has been started in a folder of its own."""
 
     def __init__(self, script: str, *arguments: object, folder: Path, stdin: bytes = b"",
-                 terminal: int | None = None) -> None:  # fmt: skip
+                 terminal: str | None = None) -> None:  # fmt: skip
         self.out, self.err = (folder / f".{script}.{name}" for name in ("out", "err"))
         (folder / f".{script}.in").write_bytes(stdin)
         self.process = context.Process(
@@ -60,16 +58,15 @@ def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Fi
     return Running(script, *arguments, folder=folder, stdin=stdin).finish()
 
 
-def run_script(script: str, arguments: list[str], folder: Path, terminal: int | None) -> None:
+def run_script(script: str, arguments: list[str], folder: Path, terminal: str | None) -> None:
     os.chdir(folder)
     names = [f".{script}.{name}" for name in ("in", "out", "err")]
     flags = [os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2]
     for number, (name, flag) in enumerate(zip(names, flags, strict=True)):
         os.dup2(os.open(name, flag, 0o600), number)
     if terminal is not None:
-        os.setsid()
-        line = os.open(os.ttyname(terminal), os.O_RDWR)
-        fcntl.ioctl(line, termios.TIOCSCTTY, 0)
+        os.setsid()  # so that the terminal becomes its own, and Ctrl-C reaches it
+        line = os.open(terminal, os.O_RDWR)
         os.dup2(line, 0)
         os.dup2(line, 1)
     sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115

@@ -1,0 +1,123 @@
+"""train.py as a user meets it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT, run
+from tests.small_runs import SMALL
+
+QUICK = [argument for setting in SMALL for argument in ("--set", setting)]
+
+
+def train(folder: Path, *arguments: object):
+    return run("train.py", *arguments, folder=folder)
+
+
+def test_it_says_what_it_will_do_and_what_comes_next(tiny):
+    out = tiny.result.out
+    for line in (
+        "run         runs/tiny",
+        "corpus      en-es",
+        "  train     261 pairs kept, 0 dropped",
+        "  valid     45 pairs kept, 0 dropped",
+        "device      cpu, 1 thread",
+        "  261 of 261 training pairs translated exactly",
+        "  python translate.py --run runs/tiny",
+    ):
+        assert line in out.splitlines(), line
+    assert "vocabulary  " in out
+    assert "parameters  " in out
+    assert "tok:13a" in out
+    assert "Samples from valid:" in out
+    assert tiny.result.err == ""  # no progress bar where there is no terminal
+
+
+def test_a_config_is_found_as_a_path_or_in_configs_whatever_the_folder(tmp_path):
+    (tmp_path / "own.yaml").write_bytes((ROOT / "configs" / "tiny.yaml").read_bytes())
+    assert train(tmp_path, "--config", "own.yaml", *QUICK).code == 0
+    assert (tmp_path / "runs" / "own" / "config.yaml").is_file()
+    assert train(tmp_path, "--config", "tiny", "--run", "elsewhere", *QUICK).code == 0
+    assert (tmp_path / "elsewhere" / "metrics.jsonl").is_file()
+
+
+def test_a_finished_run_says_so_and_fresh_moves_it_aside(tmp_path):
+    first = train(tmp_path, "--config", "tiny.yaml", *QUICK)
+    assert first.code == 0
+    again = train(tmp_path, "--config", "tiny.yaml", *QUICK)
+    assert again.code == 0
+    assert "runs/tiny is finished: 12 of 12 steps." in again.out
+    fresh = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--fresh")
+    assert fresh.code == 0
+    assert "moved the old run to runs/tiny.old-1" in fresh.out
+    assert (tmp_path / "runs" / "tiny.old-1" / "metrics.jsonl").is_file()
+
+
+def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
+    (tmp_path / "own.tsv").write_bytes(b"a\tb\n\nno tab\nc\td\n")
+    result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "data.source=own.tsv")
+    assert "  train     2 pairs kept, 2 dropped" in result.out
+    assert "1 empty (first: line 2)" in result.out
+    assert "1 not two columns with one tab between (first: line 3)" in result.out
+    assert "  valid     none" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--config", "absent.yaml"], 2, "no config 'absent.yaml', here or in configs/"),
+        (["--config", "tiny.yaml", "--set", "training.stpes=5"], 2, "did you mean 'steps'?"),
+        (["--config", "tiny.yaml", "--set", "steps=5"], 2, "write it as section.key=value"),
+        (["--config", "tiny.yaml", "--set", "model.num_heads=7"], 2, "must be divisible by"),
+        (["--config", "tiny.yaml", "--set", "data.source=absent.tsv"], 1, "neither a file nor"),
+        (["--config", "tiny.yaml", "--set", "tokenizer.words=klingon"], 2, "'klingon' is neither"),
+        (["--config", "tiny.yaml", "--set", "training.start_from=x"], 1, "No such file"),
+        (["--config", "tiny.yaml", "--set", "training.train_only=[x]"], 2, "no part 'x'"),
+        (["--config", "tiny.yaml", "--device", "cuda"], 2, "this machine has none"),
+        (["--config", "tiny.yaml", "--device", "abacus"], 2, "invalid choice: 'abacus'"),
+        (["--config", "tiny.yaml", "--run", "file/x"], 1, "Not a directory"),
+        (["--config", "tiny.yaml", "--run", "other", "--fresh"], 1, "is not a run folder"),
+        (["--confgi", "tiny.yaml"], 2, "--config"),
+        ([], 2, "--config"),
+    ],
+)  # fmt: skip
+def test_mistakes_get_one_clear_line_and_the_right_code(tmp_path, arguments, code, message):
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("precious")
+    if "cuda" in arguments:
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("this machine has CUDA")
+    result = train(tmp_path, *arguments)
+    assert result.code == code
+    assert message in result.err
+    errors = [line for line in result.err.splitlines() if "error: " in line]
+    assert len(errors) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_that_changed_since_the_run_began_are_listed(tmp_path):
+    assert train(tmp_path, "--config", "tiny.yaml", *QUICK).code == 0
+    result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "training.seed=2")
+    assert result.code == 1
+    assert "was begun with other settings (training.seed); use --fresh" in result.err
+
+
+@pytest.mark.parametrize("script", ["train.py", "translate.py"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--help"], 0), (["--version"], 0), (["--nonsense"], 2)]
+)
+def test_help_and_usage_errors_answer_without_torch(script, arguments, code, tmp_path):
+    watch = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
+    run_script = f"import runpy; sys.argv = {[script, *arguments]!r}; " + (
+        f"runpy.run_path({str(ROOT / script)!r}, run_name='__main__')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", f"{watch}; {run_script}"], capture_output=True, text=True,
+        cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert result.returncode == code
+    assert result.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,159 @@
+"""translate.py as a user meets it."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT, Running, run
+
+
+def translate(folder: Path, *arguments: object, stdin: bytes = b""):
+    return run("translate.py", *arguments, folder=folder, stdin=stdin)
+
+
+def test_sentences_as_arguments(tiny):
+    result = translate(tiny.folder, "Let's go", "I go to school")
+    assert result == (0, "Vamos\nVoy a la escuela\n", "using runs/tiny\n")
+
+
+def test_bangla_through_a_pipe(tiny_bn):
+    result = translate(tiny_bn.folder, "--run", tiny_bn.path, stdin=b"I go to school\n")
+    assert result == (0, "আমি স্কুলে যাই\n", "")
+
+
+@pytest.mark.parametrize("ending", [b"\n", b""])
+def test_one_line_out_for_each_line_in(tiny, ending):
+    lines = [
+        b"Let's go", b"", b"   ", b"Let's go\r", b"caf\xff\xfe \x00 go", "Let's\u2028go".encode(),
+        "👩‍👩‍👧 আমি من".encode(), b"go " * 30_000, b'"', b"Let's go",
+    ]  # fmt: skip
+    result = translate(tiny.folder, stdin=b"\n".join(lines) + ending)
+    assert result.code == 0
+    translations = result.out.removesuffix("\n").split("\n")
+    assert len(translations) == len(lines)
+    assert translations[:4] == ["Vamos", "", "", "Vamos"]
+    assert translations[5] == "Vamos"
+    assert translations[-1] == "Vamos"
+    assert "line 8: 30000 tokens, the model takes 64; the last 29936 were left out" in result.err
+
+
+def test_no_lines_in_no_lines_out(tiny):
+    assert translate(tiny.folder).out == ""
+
+
+def test_files_in_and_out(tiny, tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfLet's go\n\nI eat bread\n")
+    result = translate(
+        tiny.folder, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"
+    )
+    assert (result.code, result.out) == (0, "")
+    assert (tmp_path / "out.txt").read_bytes() == b"Vamos\n\nComo pan\n"
+
+
+def test_unknown_words_are_named_with_a_suggestion(tiny):
+    result = translate(tiny.folder, "let's go", "I eat pizza")
+    assert result.out.count("\n") == 2
+    assert "line 1: unknown word 'let's': did you mean 'Let's'?\n" in result.err
+    assert "line 2: unknown word 'pizza'\n" in result.err
+
+
+def test_scores_follow_the_translation_on_its_line(tiny):
+    result = translate(tiny.folder, "--scores", "Let's go")
+    text, vamos, end = result.out.removesuffix("\n").split("\t")
+    assert text == "Vamos"
+    token, probability, *runners_up = vamos.split(" ")
+    assert token == "Vamos"
+    assert 0.5 < float(probability) <= 1
+    assert len(runners_up) == 6
+    assert end.startswith("<EOS> ")
+
+
+def test_lines_are_answered_as_they_come(tiny):
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "translate.py"], cwd=tiny.folder, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with process:
+        for _ in range(2):
+            process.stdin.write(b"Let's go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"Vamos\n"
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(tiny):
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "translate.py"], cwd=tiny.folder, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        process.stdin.write(b"Let's go\n" * 200)
+        process.stdin.close()
+        assert process.stdout.readline() == b"Vamos\n"
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b"using runs/tiny\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["hi"], 1, "no trained run in runs/; make one with: python train.py --config tiny.yaml"),
+        (["--run", "absent", "hi"], 1, "absent is not a run folder"),
+        (["--input", "absent.txt"], 2, "--input absent.txt: no such file"),
+        (["--input", "some.txt", "hi"], 2, "give sentences or --input, not both"),
+        (["--runn", "x"], 2, "unrecognized arguments: --runn"),
+    ],
+)
+def test_mistakes_get_one_clear_line_and_the_right_code(tmp_path, arguments, code, message):
+    (tmp_path / "some.txt").write_text("hi")
+    result = translate(tmp_path, *arguments)
+    assert result.code == code
+    assert message in result.err
+    assert len([line for line in result.err.splitlines() if "error: " in line]) == 1
+    assert result.out == ""
+
+
+def test_an_output_that_cannot_be_written_is_named(tiny):
+    result = translate(tiny.folder, "--output", "no/such/folder.txt", "Let's go")
+    assert result.code == 1
+    assert "error: no/such/folder.txt: No such file or directory" in result.err
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    seen = b""
+    deadline = time.monotonic() + 30
+    while wanted not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([terminal], [], [], 1)[0]:
+            seen += os.read(terminal, 1000)
+    return seen
+
+
+def test_the_prompt_translates_clears_remembers_and_leaves(tiny):
+    terminal, child = pty.openpty()
+    with os.fdopen(child, "rb", buffering=0) as child_end:
+        running = Running(
+            "translate.py", "--scores", folder=tiny.folder, terminal=os.ttyname(child_end.fileno())
+        )
+        read_until(terminal, b"> ")
+        os.write(terminal, b"Let's go\r")
+        seen = read_until(terminal, b"<EOS>") + read_until(terminal, b"> ")
+        assert b"\nVamos\r\n  Vamos " in seen
+        os.write(terminal, b"half a sent")
+        read_until(terminal, b"half a sent")
+        os.write(terminal, b"\x03")  # Ctrl-C
+        read_until(terminal, b"> ")
+        os.write(terminal, b"\x1b[A\r")  # the line before, again
+        assert b"\nVamos\r\n" in read_until(terminal, b"<EOS>")
+        read_until(terminal, b"> ")
+        os.write(terminal, b"\x04")  # Ctrl-D
+        assert running.finish().code == 0
+    os.close(terminal)
