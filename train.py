@@ -20,7 +20,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="change a setting, such as training.steps=50 (repeatable)",
     )  # fmt: skip
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
+        help="auto (the default) is cuda where there is one, else cpu",
+    )  # fmt: skip
     parser.add_argument(
         "--fresh", action="store_true", help="start over; an old run is moved aside, not deleted"
     )

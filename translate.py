@@ -26,7 +26,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="after a tab, each token's probability and its runners-up",
     )  # fmt: skip
     parser.add_argument("--checkpoint", choices=("last", "best"), default="last")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="cpu")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
+        help="auto (the default) is cuda where there is one, else cpu",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     options = parser.parse_args(arguments)
     if options.sentences and options.input:

@@ -87,6 +87,7 @@ class RunFolder:
 
     def create(self, config: Config, tokenizer: PairTokenizer) -> None:
         """Begin a run, in place of one that never reached a checkpoint."""
+        self.refuse_other_folders()
         self.path.mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
         tokenizer.save(self.path / "tokenizer")
@@ -97,13 +98,21 @@ class RunFolder:
         """Make room for a new run without losing the old one."""
         if not self.path.exists():
             return None
-        if not (self.path / "config.yaml").is_file() and any(self.path.iterdir()):
-            raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
+        self.refuse_other_folders()
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.old-{number}")).exists():
             number += 1
         self.path.rename(aside)
         return aside
+
+    def refuse_other_folders(self) -> None:
+        """Never write among somebody's other files, and never move them."""
+        if not self.path.is_dir() or (self.path / "config.yaml").is_file():
+            return
+        # A run that was killed in its first moments has these and no config yet.
+        own = {"tokenizer", "checkpoints", ".config.yaml.part"}
+        if any(path.name not in own for path in self.path.iterdir()):
+            raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
 
     def save_config(self, config: Config) -> None:
         replace_file(self.path / "config.yaml", config_to_yaml(config).encode("utf-8"))
@@ -132,6 +141,8 @@ class RunFolder:
             "files": {name: checksum(content) for name, content in tensors.items()},
             "state": dataclasses.asdict(state),
         }
+        for leftover in self.checkpoints.glob(".step-*.part"):  # of a save that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
         folder = self.step_path(state.step)
         replace_folder(folder, {**tensors, "state.json": json_with_checksum(content)})
         if state.best_step == state.step:

@@ -26,6 +26,10 @@ class DataError(UserError):
     """A corpus or an input file that cannot be used."""
 
 
+class DivergedError(UserError):
+    """A training whose numbers stopped being numbers."""
+
+
 class CheckpointError(UserError):
     """A run folder or a checkpoint that cannot be used."""
 

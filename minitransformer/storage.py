@@ -16,8 +16,10 @@ from torch import Tensor
 from minitransformer.errors import CheckpointError
 
 
-def sync(path: Path) -> None:
-    """Make a file's content, or a folder's list of names, survive a power cut."""
+def sync_folder(path: Path) -> None:
+    """Make a folder's list of names survive a power cut."""
+    if os.name == "nt":  # Windows has no such call for folders
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -38,7 +40,7 @@ def replace_file(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.part")
     write_file(aside, content)
     os.replace(aside, path)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def replace_folder(path: Path, files: dict[str, bytes]) -> None:
@@ -48,11 +50,11 @@ def replace_folder(path: Path, files: dict[str, bytes]) -> None:
     aside.mkdir(parents=True)
     for name, content in files.items():
         write_file(aside / name, content)
-    sync(aside)
+    sync_folder(aside)
     if path.exists():  # only a damaged or repeated step; the pointer never names it meanwhile
         shutil.rmtree(path)
     aside.rename(path)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def checksum(content: bytes) -> str:

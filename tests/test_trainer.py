@@ -10,7 +10,7 @@ from torch.nn import functional
 from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import make_batch
 from minitransformer.data.tokenizer import PAD_ID
-from minitransformer.errors import CheckpointError, ConfigError, DataError
+from minitransformer.errors import CheckpointError, ConfigError, DataError, DivergedError
 from minitransformer.training.watcher import Watcher
 from tests.small_runs import same_bits, small_config, trainer_for, weights
 
@@ -248,6 +248,18 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, tensors, message):
     save_file(tensors, tmp_path / "given.safetensors")
     with pytest.raises(CheckpointError, match=message):
         trainer_for(tmp_path / "run", f"training.start_from={tmp_path / 'given.safetensors'}")
+
+
+def test_a_gradient_that_is_not_a_number_stops_the_run_before_the_weights(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.step()
+    with torch.no_grad():
+        trainer.model.head.bias[5] = float("inf")
+    before = weights(trainer)
+    with pytest.raises(DivergedError, match=r"the gradient of step 2 is nan .* learning rate"):
+        trainer.step()
+    assert trainer.state.step == 1
+    assert same_bits(weights(trainer), before)
 
 
 def test_a_part_that_does_not_exist_cannot_be_trained(tmp_path):

@@ -1,5 +1,6 @@
 """What a training run says to the person at the terminal."""
 
+import shlex
 import sys
 from typing import Never
 
@@ -23,6 +24,7 @@ class Console(Watcher):
         self.run_path = run_path
         self.bar: tqdm[Never] | None = None
         self.latest: dict[str, Evaluation] = {}
+        self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
     def on_start(self, trainer: Trainer) -> None:
         for line in plan(trainer):
@@ -46,6 +48,9 @@ class Console(Watcher):
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         assert self.bar is not None
+        self.steps += 1
+        self.tokens += report.target_tokens
+        self.seconds += report.seconds
         if not self.bar.disable:
             speed = report.target_tokens / report.seconds
             self.bar.set_postfix_str(
@@ -83,10 +88,14 @@ class Console(Watcher):
                 print(line)
             for line in result_lines(self.latest):
                 print(line)
+            print(
+                f"  {self.steps} steps took {self.seconds:.1f} s, "
+                f"{self.tokens / self.seconds:,.0f} target tokens a second"
+            )
         print("\nNext:")
         print(f"  python translate.py --run {self.run_path}")
         example = trainer.corpus.train.pairs[0].source
-        print(f'  python translate.py --run {self.run_path} --scores "{example}"')
+        print(f"  python translate.py --run {self.run_path} --scores {shlex.quote(example)}")
 
     def write(self, line: str) -> None:
         """Print a line without tearing the progress bar apart."""

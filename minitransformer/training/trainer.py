@@ -18,7 +18,7 @@ from minitransformer.config import Config, changed_keys
 from minitransformer.data.batching import BatchStream, EncodedPair
 from minitransformer.data.corpus import Split, load_corpus
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
-from minitransformer.errors import CheckpointError, DataError
+from minitransformer.errors import CheckpointError, DataError, DivergedError
 from minitransformer.evaluation import Evaluation, evaluate
 from minitransformer.metrics import summed_loss
 from minitransformer.seeding import mix
@@ -191,6 +191,12 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), training.clip_norm or float("inf")
         )
+        if not norm.isfinite():  # before it can reach the weights, let alone a checkpoint
+            raise DivergedError(
+                f"the gradient of step {number} is {float(norm)} (loss {total / tokens:.4g}, learning "
+                f"rate {rate:.4g}); the last checkpoint is whole. Lower training.learning_rate or "
+                "training.clip_norm, and start again with --fresh"
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
         seconds = time.perf_counter() - began

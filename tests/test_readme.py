@@ -1,0 +1,115 @@
+"""The README is true: its commands run, its files exist, its code works."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def shell_lines() -> list[tuple[str, str]]:
+    """Every command of the README with the result that its comment names."""
+    lines = [line for block in blocks("bash") for line in block.splitlines() if line]
+    return [
+        (command.strip(), comment.strip())
+        for command, _, comment in (re.sub(r" {2,}# ", "\x00", line).partition("\x00")
+                                    for line in lines)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory, tiny, tiny_bn) -> Path:
+    """A folder that looks like a clone in which the first command has been run."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("train.py", "translate.py", "configs", "minitransformer"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "runs").mkdir()
+    for trained in (tiny_bn, tiny):
+        (folder / "runs" / trained.path.name).symlink_to(trained.path)
+    os.utime(tiny.path / "checkpoints" / "last")
+    (folder / "in.txt").write_text("Let's go\n")
+    return folder
+
+
+def test_the_two_commands_are_the_ones_that_ci_runs():
+    commands = [command for command, _ in shell_lines() if command.startswith("pip install")]
+    assert commands == [
+        "pip install -c constraints.txt -e . && python train.py --config tiny.yaml",
+        "pip install -c constraints.txt -e '.[dev]' && pytest",
+    ]
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "grep '^pip install -c constraints.txt' README.md" in script
+    assert all(command in README.splitlines() or f"\n{command}" in README for command in commands)
+
+
+def test_the_commands_print_what_the_readme_says(clone):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    checked = 0
+    for command, comment in shell_lines():
+        if "pip install" in command or command == "python translate.py" or "runs/few" in command:
+            continue
+        if "tiny-bn.yaml" in command:  # it has been trained already
+            continue
+        result = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command], cwd=clone, capture_output=True, text=True,
+            encoding="utf-8", env=os.environ | {"PATH": path}, stdin=subprocess.DEVNULL,
+            check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, (command, result.stderr)
+        if command.startswith(("echo", 'python translate.py "', "python translate.py --run")):
+            assert result.stdout == f"{comment}\n"
+            checked += 1
+    assert checked == 4
+    assert (clone / "out.txt").read_text() == "Vamos\n"
+
+
+def test_the_sample_at_the_top_is_real(clone):
+    sample = next(block for block in blocks("") if block.startswith("$ python translate.py"))
+    command, _, expected = sample.removeprefix("$ python ").partition("\n")
+    result = subprocess.run(
+        [sys.executable, *shlex.split(command)], cwd=clone, capture_output=True, text=True,
+        encoding="utf-8", check=True,
+    )  # fmt: skip
+    assert result.stdout == expected
+
+
+def test_the_python_of_the_readme_runs(clone, monkeypatch, capsys):
+    monkeypatch.chdir(clone)
+    names: dict[str, object] = {}
+    for block in blocks("python"):
+        exec(block, names)
+    out = capsys.readouterr().out
+    assert out.startswith("Vamos\ntensor(")
+
+
+def test_every_file_is_in_the_tree_and_every_entry_exists():
+    tree = next(block for block in blocks("") if "minitransformer/\n" in block)
+    paths, folders = set(), [""]
+    for line in tree.splitlines():
+        indent, name = re.match(r"( *)(\S+)", line).groups()
+        depth = len(indent) // 2
+        path = folders[depth] + name
+        folders[depth + 1 :] = [path]
+        assert (ROOT / path).exists(), path
+        paths.add(path)
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "minitransformer",
+         "benchmarks", "configs"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    for path in tracked.stdout.splitlines():
+        if not path.endswith("__init__.py") and not path.startswith("minitransformer/data/corpora"):
+            assert path in paths, f"{path} is missing from the README"
