@@ -7,7 +7,7 @@ from minitransformer.errors import UsageError
 
 def choose_device(name: str) -> torch.device:
     """The named device; "auto" is CUDA where there is one and else the CPU."""
-    # Not MPS: several of its kernels have been silently wrong, so it is used when asked for by name.
+    # Not MPS: its kernels have been silently wrong before, so it must be asked for by name.
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),

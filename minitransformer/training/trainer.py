@@ -193,9 +193,9 @@ class Trainer:
         )
         if not norm.isfinite():  # before it can reach the weights, let alone a checkpoint
             raise DivergedError(
-                f"the gradient of step {number} is {float(norm)} (loss {total / tokens:.4g}, learning "
-                f"rate {rate:.4g}); the last checkpoint is whole. Lower training.learning_rate or "
-                "training.clip_norm, and start again with --fresh"
+                f"the gradient of step {number} is {float(norm)} (loss {total / tokens:.4g}, "
+                f"learning rate {rate:.4g}); checkpoints are as they were. Lower "
+                "training.learning_rate or training.clip_norm and start again with --fresh"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
