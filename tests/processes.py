@@ -31,6 +31,7 @@ class Running:
         self.out, self.err = (folder / f".{script}.{name}" for name in ("out", "err"))
         (folder / f".{script}.in").write_bytes(stdin)
         self.process = context.Process(
+            daemon=True,
             target=run_script,
             args=(script, [str(argument) for argument in arguments], folder, terminal),
         )

@@ -127,33 +127,44 @@ def test_an_output_that_cannot_be_written_is_named(tiny):
     assert "error: no/such/folder.txt: No such file or directory" in result.err
 
 
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    seen = b""
-    deadline = time.monotonic() + 30
-    while wanted not in seen:
-        assert time.monotonic() < deadline, seen
-        if select.select([terminal], [], [], 1)[0]:
-            seen += os.read(terminal, 1000)
-    return seen
+class Terminal:
+    """The other end of a process's terminal."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.unread = b""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.handle, keys)
+
+    def read_until(self, wanted: bytes) -> bytes:
+        """What was shown up to and with `wanted`; what comes after stays unread."""
+        deadline = time.monotonic() + 30
+        while wanted not in self.unread:
+            assert time.monotonic() < deadline, self.unread
+            if select.select([self.handle], [], [], 1)[0]:
+                self.unread += os.read(self.handle, 1000)
+        shown, _, self.unread = self.unread.partition(wanted)
+        return shown + wanted
 
 
 def test_the_prompt_translates_clears_remembers_and_leaves(tiny):
-    terminal, child = pty.openpty()
-    with os.fdopen(child, "rb", buffering=0) as child_end:
+    handle, child = pty.openpty()
+    terminal = Terminal(handle)
+    with os.fdopen(handle, "rb", buffering=0), os.fdopen(child, "rb", buffering=0):
         running = Running(
-            "translate.py", "--scores", folder=tiny.folder, terminal=os.ttyname(child_end.fileno())
+            "translate.py", "--scores", folder=tiny.folder, terminal=os.ttyname(child)
         )
-        read_until(terminal, b"> ")
-        os.write(terminal, b"Let's go\r")
-        seen = read_until(terminal, b"<EOS>") + read_until(terminal, b"> ")
-        assert b"\nVamos\r\n  Vamos " in seen
-        os.write(terminal, b"half a sent")
-        read_until(terminal, b"half a sent")
-        os.write(terminal, b"\x03")  # Ctrl-C
-        read_until(terminal, b"> ")
-        os.write(terminal, b"\x1b[A\r")  # the line before, again
-        assert b"\nVamos\r\n" in read_until(terminal, b"<EOS>")
-        read_until(terminal, b"> ")
-        os.write(terminal, b"\x04")  # Ctrl-D
+        terminal.read_until(b"> ")
+        terminal.type(b"Let's go\r")
+        assert b"\nVamos\r\n  Vamos " in terminal.read_until(b"<EOS>")
+        terminal.read_until(b"> ")
+        terminal.type(b"half a sent")
+        terminal.read_until(b"half a sent")
+        terminal.type(b"\x03")  # Ctrl-C
+        terminal.read_until(b"> ")
+        terminal.type(b"\x1b[A\r")  # the line before, again
+        assert b"\nVamos\r\n  Vamos " in terminal.read_until(b"<EOS>")
+        terminal.read_until(b"> ")
+        terminal.type(b"\x04")  # Ctrl-D
         assert running.finish().code == 0
-    os.close(terminal)
