@@ -33,7 +33,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def find_config(name: str) -> Path:
     for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
-        if path.is_file():
+        if path.exists() and not path.is_dir():
             return path
     shipped = ", ".join(sorted(path.name for path in CONFIGS.glob("*.yaml")))
     raise ConfigError(f"no config '{name}', here or in configs/ (there: {shipped})")
@@ -52,10 +52,7 @@ def main(arguments: list[str]) -> int:
     from minitransformer.training.trainer import Trainer
 
     device = choose_device(options.device)
-    run = RunFolder(run_path)
-    if options.fresh and (aside := run.move_aside()):
-        print(f"moved the old run to {aside}")
-    trainer = Trainer(config, run, device, [Console(str(run_path))])
+    trainer = Trainer(config, RunFolder(run_path), device, [Console()], fresh=options.fresh)
     return trainer.run()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minitransformer import __version__
 from minitransformer.errors import CheckpointError, UsageError
-from minitransformer.terminal import run_command
+from minitransformer.terminal import run_command, silence_stdout
 
 RUNS = Path("runs")
 
@@ -34,21 +34,24 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.sentences and options.input:
         raise UsageError("give sentences or --input, not both")
-    if options.input and not options.input.is_file():
+    if options.input and (not options.input.exists() or options.input.is_dir()):
         raise UsageError(f"--input {options.input}: no such file")
+    both = options.input and options.output and options.output.exists()
+    if both and options.input.samefile(options.output):
+        raise UsageError("--input and --output are the same file")
     return options
 
 
 def newest_run() -> Path:
     from minitransformer.checkpoint import runs_newest_first
 
-    run = next(runs_newest_first(RUNS), None)
-    if run is None:
+    runs = runs_newest_first(RUNS)
+    if not runs:
         raise CheckpointError(
             "there is no trained run in runs/; make one with: python train.py --config tiny.yaml"
         )
-    print(f"using {run}", file=sys.stderr)
-    return run
+    print(f"using {runs[0]}", file=sys.stderr)
+    return runs[0]
 
 
 def main(arguments: list[str]) -> int:
@@ -75,7 +78,10 @@ def main(arguments: list[str]) -> int:
             lines, at_a_time = read_lines(files.enter_context(options.input.open("rb"))), 64
         else:
             lines, at_a_time = read_lines(sys.stdin.buffer), 1  # answer before the next line comes
-        translate_lines(translator, lines, output, scores=options.scores, batch_size=at_a_time)
+        try:
+            translate_lines(translator, lines, output, scores=options.scores, batch_size=at_a_time)
+        except BrokenPipeError:  # the reader, such as `head -1`, has seen enough
+            silence_stdout()
     return 0
 
 

@@ -8,23 +8,21 @@ runs/tiny/
 
 import contextlib
 import dataclasses
+import json
+import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from minitransformer.config import Config, config_to_yaml, load_config
-from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
-from minitransformer.model.transformer import Transformer
 from minitransformer.storage import (
     checksum,
-    copy_into,
     json_with_checksum,
     read_json_with_checksum,
     read_tensors,
@@ -44,7 +42,6 @@ class State:
     step: int = 0
     epoch: int = 0
     batch_index: int = 0
-    target_tokens: int = 0
     seconds: float = 0.0
     metrics_bytes: int = 0
     best_value: float | None = None
@@ -72,7 +69,7 @@ class RunFolder:
 
     @property
     def has_started(self) -> bool:
-        """Is there a checkpoint to continue from, or at least a trace of one?"""
+        """Is there a checkpoint, whole or not?"""
         return any(self.steps())
 
     def steps(self) -> list[int]:
@@ -88,31 +85,53 @@ class RunFolder:
     def create(self, config: Config, tokenizer: PairTokenizer) -> None:
         """Begin a run, in place of one that never reached a checkpoint."""
         self.refuse_other_folders()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.checkpoints.mkdir(exist_ok=True)
-        tokenizer.save(self.path / "tokenizer")
-        self.save_config(config)
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.metrics.write_bytes(b"")
+        replace_folder(self.path / "tokenizer", tokenizer.to_files())
+        self.save_config(config)
 
     def move_aside(self) -> Path | None:
         """Make room for a new run without losing the old one."""
         if not self.path.exists():
             return None
         self.refuse_other_folders()
+        place = self.path.resolve()
+        if place == Path.cwd():
+            raise CheckpointError("a run cannot be moved aside from inside its own folder")
         number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.old-{number}")).exists():
+        while (aside := place.with_name(f"{place.name}.old-{number}")).exists():
             number += 1
-        self.path.rename(aside)
-        return aside
+        place.rename(aside)
+        return self.path.with_name(aside.name)
 
     def refuse_other_folders(self) -> None:
         """Never write among somebody's other files, and never move them."""
-        if not self.path.is_dir() or (self.path / "config.yaml").is_file():
+        if not self.path.is_dir():
             return
-        # A run that was killed in its first moments has these and no config yet.
-        own = {"tokenizer", "checkpoints", ".config.yaml.part"}
-        if any(path.name not in own for path in self.path.iterdir()):
+        names = {path.name for path in self.path.iterdir()}
+        # A run that was killed in its first moments has a part of these.
+        first_files = {"checkpoints", "metrics.jsonl", "tokenizer", ".tokenizer.part",
+                       ".config.yaml.part"}  # fmt: skip
+        if not names <= first_files and not {"config.yaml", "checkpoints"} <= names:
             raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
+
+    def append_metrics(self, rows: list[dict[str, Any]]) -> int:
+        """Add a line per row, make sure that they reach the disk, and return the file's length."""
+        with self.metrics.open("ab") as file:
+            for row in rows:
+                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def cut_metrics(self, length: int) -> str | None:
+        """Take back lines written after a checkpoint; returns a complaint if some are missing."""
+        size = self.metrics.stat().st_size if self.metrics.exists() else 0
+        if size < length:
+            self.metrics.touch()
+            return f"{self.metrics} lacks lines that it had; it goes on from here"
+        os.truncate(self.metrics, length)
+        return None
 
     def save_config(self, config: Config) -> None:
         replace_file(self.path / "config.yaml", config_to_yaml(config).encode("utf-8"))
@@ -126,7 +145,7 @@ class RunFolder:
             raise CheckpointError(str(error)) from None
 
     def load_tokenizer(self, config: Config) -> PairTokenizer:
-        return PairTokenizer.load(self.path / "tokenizer", config)
+        return PairTokenizer.from_folder(self.path / "tokenizer", config)
 
     def save(
         self, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], keep: int
@@ -139,6 +158,7 @@ class RunFolder:
         content = {
             "format": FORMAT,
             "files": {name: checksum(content) for name, content in tensors.items()},
+            "tokenizer": self.tokenizer_checksums(),
             "state": dataclasses.asdict(state),
         }
         for leftover in self.checkpoints.glob(".step-*.part"):  # of a save that was killed
@@ -148,8 +168,14 @@ class RunFolder:
         if state.best_step == state.step:
             self.point("best", state.step)
         self.point("last", state.step)
-        for step in [step for step in self.steps() if step != state.best_step][keep:]:
+        # Higher steps were found damaged, or this run would stand there.
+        own = [step for step in self.steps() if step <= state.step and step != state.best_step]
+        for step in set(self.steps()) - set(own[:keep]) - {state.best_step}:
             shutil.rmtree(self.step_path(step), ignore_errors=True)
+
+    def tokenizer_checksums(self) -> dict[str, str]:
+        files = sorted((self.path / "tokenizer").glob("*.tsv"))
+        return {path.name: checksum(path.read_bytes()) for path in files}
 
     def point(self, name: str, step: int) -> None:
         replace_file(self.checkpoints / name, f"{self.step_path(step).name}\n".encode())
@@ -174,6 +200,10 @@ class RunFolder:
             raise CheckpointError(
                 f"{folder}: format {data.get('format')}, this version reads format {FORMAT}"
             )
+        if data["tokenizer"] != self.tokenizer_checksums():
+            raise CheckpointError(
+                f"{self.path / 'tokenizer'}: damaged (its checksum does not match)"
+            )
         checksums = data["files"]
         name = "optimizer.safetensors"
         return Checkpoint(
@@ -183,7 +213,7 @@ class RunFolder:
             read_tensors(folder / name, checksums[name]) if for_training else {},
         )
 
-    def load_best(self, *, for_training: bool) -> Checkpoint:
+    def load_best(self) -> Checkpoint:
         """Read the step that did best on held-out pairs."""
         step = self.pointed("best")
         if step is None:
@@ -191,7 +221,7 @@ class RunFolder:
                 f"{self.path} has no best checkpoint: its evaluation.best_metric is none, "
                 "or it was not evaluated yet"
             )
-        return self.load(step, for_training=for_training)
+        return self.load(step, for_training=False)
 
     def load_newest(self, complaints: list[str], *, for_training: bool) -> Checkpoint:
         """Read the newest whole checkpoint; each damaged one on the way adds a complaint."""
@@ -206,32 +236,13 @@ class RunFolder:
         )
 
 
-def build_model(config: Config, tokenizer: PairTokenizer) -> Transformer:
-    """A freshly initialised model that fits a tokenizer."""
-    return Transformer.from_config(
-        config.model,
-        source_vocab_size=len(tokenizer.source),
-        target_vocab_size=len(tokenizer.target),
-        pad_id=PAD_ID,
-    )
-
-
-def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The weights by name, a shared one once."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Copy a checkpoint's weights into a model that must have exactly these."""
-    own = model_tensors(model)
-    if missing := sorted(own.keys() - tensors.keys()):
-        raise CheckpointError(f"{where}: lacks the tensor '{missing[0]}'")
-    copy_into(own, tensors, where)
-
-
-def runs_newest_first(folder: Path) -> Iterator[Path]:
+def runs_newest_first(folder: Path) -> list[Path]:
     """The runs in a folder that have a checkpoint, the most recently saved first."""
-    if folder.is_dir():
-        saved = [run for run in folder.iterdir() if (run / "checkpoints" / "last").is_file()]
-        saved.sort(key=lambda run: (run / "checkpoints" / "last").stat().st_mtime, reverse=True)
-        yield from saved
+    if not folder.is_dir():
+        return []
+    saved = {
+        path: run.step_path(run.steps()[0]).stat().st_mtime
+        for path in folder.iterdir()
+        if (run := RunFolder(path)).has_started
+    }
+    return sorted(saved, key=lambda path: saved[path], reverse=True)

@@ -1,36 +1,19 @@
 """A run's settings: frozen dataclasses, read from YAML, every mistake reported at once."""
 
 import dataclasses
-import types
-import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from minitransformer.errors import ConfigError, UsageError, did_you_mean
+from minitransformer.errors import ConfigError, UsageError
+from minitransformer.schema import Mistake, Range, build_section, describe
 from minitransformer.strict_yaml import read_yaml, write_yaml
 
-
-@dataclass(frozen=True)
-class Range:
-    """The numbers a setting may take."""
-
-    low: float
-    high: float = float("inf")
-    below: bool = False  # True: `high` itself is not allowed
-
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value and (value < self.high if self.below else value <= self.high)
-
-    def __str__(self) -> str:
-        if self.high == float("inf"):
-            return f"at least {self.low:g}"
-        return f"from {self.low:g} {'to below' if self.below else 'to'} {self.high:g}"
-
-
-Count = Annotated[int, Range(1)]
-CountOrNone = Annotated[int, Range(0)]  # 0 switches the thing off
+Count = Annotated[int, Range(1, 10**9)]
+CountOrNone = Annotated[int, Range(0, 10**9)]  # 0 switches the thing off
+Width = Annotated[int, Range(1, 16384)]
+Depth = Annotated[int, Range(1, 256)]
 Positive = Annotated[float, Range(1e-12, 1e12)]
 NotNegative = Annotated[float, Range(0, 1e12)]
 Share = Annotated[float, Range(0, 1, below=True)]
@@ -54,14 +37,14 @@ class TokenizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    d_model: Count = 64
-    num_heads: Count = 1
-    num_encoder_layers: Count = 1
-    num_decoder_layers: Count = 1
-    d_ff: CountOrNone = 0
+    d_model: Width = 64
+    num_heads: Width = 1
+    num_encoder_layers: Depth = 1
+    num_decoder_layers: Depth = 1
+    d_ff: Annotated[int, Range(0, 65536)] = 0
     norm: Literal["none", "pre", "post"] = "none"
     position: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
-    max_length: Count = 128
+    max_length: Annotated[int, Range(1, 100_000)] = 128
     scale_scores: bool = True
     attention_output: bool = False
     bias: bool = False
@@ -79,7 +62,7 @@ class ModelConfig:
 class TrainingConfig:
     steps: Count = 400
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
-    threads: CountOrNone = 1
+    threads: Annotated[int, Range(0, 1024)] = 1
     batch_tokens: Count = 4096
     accumulate: Count = 1
     learning_rate: Positive = 0.003
@@ -91,7 +74,7 @@ class TrainingConfig:
     clip_norm: NotNegative = 1.0
     label_smoothing: Share = 0.0
     save_every: Count = 50
-    keep_checkpoints: Annotated[int, Range(2)] = 2
+    keep_checkpoints: Annotated[int, Range(2, 10**9)] = 2
     start_from: str = ""
     train_only: tuple[str, ...] = ()
 
@@ -131,13 +114,12 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: the config is empty")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a config is a mapping of sections, got {describe(data)}")
-    for override in overrides:
-        apply_override(data, override)
-    return config_from_data(data, str(path))
+    origins = {apply_override(data, override): f"--set {override}" for override in overrides}
+    return config_from_data(data, str(path), origins)
 
 
-def apply_override(data: dict[str, Any], override: str) -> None:
-    """Change one value in place; `training.steps=50` reads its value as the file would."""
+def apply_override(data: dict[str, Any], override: str) -> str:
+    """Change one value in place, read as the file would read it, and return its dotted key."""
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key or not sections:
@@ -147,94 +129,71 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         if not isinstance(data, dict):
             raise UsageError(f"--set {override}: '{section}' is not a section")
     data[key] = read_yaml(text, f"--set {override}") if text.strip() else ""
+    return ".".join((*sections, key))
 
 
-def config_from_data(data: dict[str, Any], where: str) -> Config:
-    """Build a config from plain data, or raise one ConfigError with every mistake in it."""
-    errors: list[str] = []
-    config: Config = build_section(Config, data, "", errors)
-    if not errors:
-        errors = contradictions(config)
-    if errors:
-        raise ConfigError("\n       ".join(f"{where}: {error}" for error in errors))
+def config_from_data(
+    data: dict[str, Any], where: str, origins: dict[str, str] | None = None
+) -> Config:
+    """Build a config, or raise one ConfigError with every mistake and where it was made."""
+    mistakes: list[Mistake] = []
+    config: Config = build_section(Config, data, "", mistakes)
+    wrong = {mistake.key for mistake in mistakes}
+    mistakes += [
+        Mistake(keys[0], message)
+        for keys, is_wrong, message in contradictions(config)
+        if is_wrong and not wrong.intersection(keys)
+    ]
+    if mistakes:
+        places = [(origins or {}).get(mistake.key, where) for mistake in mistakes]
+        lines = [f"{place}: {each.message}" for place, each in zip(places, mistakes, strict=True)]
+        raise ConfigError("\n       ".join(lines))
     return config
 
 
-def build_section(cls: Any, data: Any, path: str, errors: list[str]) -> Any:
-    if not isinstance(data, dict):
-        errors.append(f"{path or 'the config'}: expected a section, got {describe(data)}")
-        return cls()
-    hints = typing.get_type_hints(cls, include_extras=True)
-    values = {}
-    for key, value in data.items():
-        dotted = f"{path}.{key}" if path else str(key)
-        if key not in hints:
-            errors.append(f"unknown key '{dotted}'{did_you_mean(str(key), hints)}")
-        elif is_dataclass(hints[key]):
-            values[key] = build_section(hints[key], value, dotted, errors)
-        else:
-            try:
-                values[key] = convert(value, hints[key])
-            except ValueError as error:
-                errors.append(f"{dotted}: {error}")
-    return cls(**values)
-
-
-def convert(value: Any, hint: Any) -> Any:
-    """Return a value as the type its setting asks for, or say what was expected."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        converted = convert(value, arguments[0])
-        if converted not in arguments[1]:
-            raise ValueError(f"must be {arguments[1]}, got {value}")
-        return converted
-    if origin is Literal:
-        if value not in arguments:
-            allowed = ", ".join(str(choice) for choice in arguments)
-            meant = did_you_mean(str(value), map(str, arguments))
-            raise ValueError(f"must be one of {allowed}; got {describe(value)}{meant}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"expected a list such as [a, b], got {describe(value)}")
-        return tuple(convert(item, arguments[0]) for item in value)
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
-        expected = {
-            int: "a whole number", float: "a number", bool: "true or false", str: "a word",
-        }[hint]  # fmt: skip
-        raise ValueError(f"expected {expected}, got {describe(value)}")
-    return value
-
-
-def contradictions(config: Config) -> list[str]:
-    """Name every pair of settings that cannot stand together."""
+def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
+    """The settings that can contradict each other: their keys, whether they do, and the words."""
     model, training = config.model, config.training
     d_head = model.d_model // model.num_heads
-    checks = {
-        "data.source: name a shipped corpus or a tab-separated file": not config.data.source,
-        f"model.d_model ({model.d_model}) must be divisible by "
-        f"model.num_heads ({model.num_heads})": model.d_model % model.num_heads,
-        f"model.d_model ({model.d_model}) must be even "
-        "for model.position: sinusoidal": model.position == "sinusoidal" and model.d_model % 2,
-        f"model.d_model / model.num_heads ({d_head}) must be even "
-        "for model.position: rotary": model.position == "rotary" and d_head % 2,
-        "model.share_embeddings: all needs tokenizer.joint: true": (
-            model.share_embeddings == "all" and not config.tokenizer.joint
+    return [
+        (
+            ["data.source", "data"],
+            not config.data.source,
+            "data.source: name a shipped corpus or a tab-separated file",
         ),
-        "training.warmup_steps: schedule inverse_sqrt needs at least 1": (
-            training.schedule == "inverse_sqrt" and training.warmup_steps == 0
+        (
+            ["model.num_heads", "model.d_model"],
+            model.d_model % model.num_heads != 0,
+            f"model.d_model ({model.d_model}) must be divisible by "
+            f"model.num_heads ({model.num_heads})",
         ),
-        f"training.warmup_steps ({training.warmup_steps}) must not exceed "
-        f"training.steps ({training.steps})": training.warmup_steps > training.steps,
-    }
-    return [message for message, is_wrong in checks.items() if is_wrong]
-
-
-def describe(value: Any) -> str:
-    names = {dict: "a section", list: "a list", types.NoneType: "nothing"}
-    return names.get(type(value)) or (repr(value) if isinstance(value, str) else str(value).lower())
+        (
+            ["model.d_model", "model.position"],
+            model.position == "sinusoidal" and model.d_model % 2 != 0,
+            f"model.d_model ({model.d_model}) must be even for model.position: sinusoidal",
+        ),
+        (
+            ["model.position", "model.d_model", "model.num_heads"],
+            model.position == "rotary" and d_head % 2 != 0,
+            f"model.d_model / model.num_heads ({d_head}) must be even for model.position: rotary",
+        ),
+        (
+            ["model.share_embeddings", "tokenizer.joint"],
+            model.share_embeddings == "all" and not config.tokenizer.joint,
+            "model.share_embeddings: all needs tokenizer.joint: true",
+        ),
+        (
+            ["training.warmup_steps", "training.schedule"],
+            training.schedule == "inverse_sqrt" and training.warmup_steps == 0,
+            "training.warmup_steps: schedule inverse_sqrt needs at least 1",
+        ),
+        (
+            ["training.warmup_steps", "training.steps"],
+            training.warmup_steps > training.steps,
+            f"training.warmup_steps ({training.warmup_steps}) must not exceed "
+            f"training.steps ({training.steps})",
+        ),
+    ]
 
 
 def config_to_yaml(config: Config) -> str:

@@ -13,12 +13,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from minitransformer.checkpoint import RunFolder, build_model, load_weights
+from minitransformer.checkpoint import RunFolder
 from minitransformer.config import Config
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Encoded, PairTokenizer
 from minitransformer.device import choose_device
+from minitransformer.errors import UsageError
 from minitransformer.model.transformer import Transformer
+from minitransformer.weights import build_model, load_weights
 
 
 class Choice(NamedTuple):
@@ -87,6 +89,11 @@ class Translation:
     choices: list[Choice]
     left_out: int = 0  # source tokens beyond the model's longest sentence
 
+    @property
+    def is_finished(self) -> bool:
+        """Did it come to its own end, and not to the longest that a translation may be?"""
+        return not self.choices or self.choices[-1].id == EOS_ID
+
 
 class Translator:
     """Translates text with a trained run."""
@@ -104,8 +111,10 @@ class Translator:
         folder = RunFolder(Path(run))
         config = folder.load_config()
         tokenizer = folder.load_tokenizer(config)
+        if checkpoint not in ("last", "best"):
+            raise UsageError(f"checkpoint {checkpoint!r}: choose last or best")
         if checkpoint == "best":
-            saved = folder.load_best(for_training=False)
+            saved = folder.load_best()
         else:
             complaints: list[str] = []
             saved = folder.load_newest(complaints, for_training=False)
@@ -143,7 +152,7 @@ class Translator:
             self.model,
             pad(rows).to(device),
             start_id=self.tokenizer.start_id,
-            limits=[decoding_limit(len(row), self.max_length) for row in rows],
+            limits=[self.max_length] * len(rows),
             runners_up=runners_up,
         )
         return [
@@ -163,8 +172,3 @@ class Translator:
             return ids
         end = ids[-1:] if self.tokenizer.source_end else []
         return ids[: self.max_length - len(end)] + end
-
-
-def decoding_limit(source_length: int, max_length: int) -> int:
-    """How many tokens a translation may have: enough for any, too few to run on and on."""
-    return min(max_length, 2 * source_length + 10)

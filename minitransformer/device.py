@@ -15,6 +15,8 @@ def choose_device(name: str) -> torch.device:
     }
     if name == "auto":
         name = "cuda" if available["cuda"] else "cpu"
+    if name not in available:
+        raise UsageError(f"device {name!r}: choose auto, {', '.join(available)}")
     if not available[name]:
-        raise UsageError(f"--device {name}: this machine has none; use auto or cpu")
+        raise UsageError(f"device {name!r}: this machine has none; use auto or cpu")
     return torch.device(name)

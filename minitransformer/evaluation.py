@@ -8,11 +8,12 @@ import torch
 
 from minitransformer import metrics
 from minitransformer.config import Config
-from minitransformer.data.batching import Batch, EncodedPair, make_batch
+from minitransformer.data.batching import Batch, make_batch
 from minitransformer.data.corpus import Pair
-from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.data.encoding import EncodedPair
+from minitransformer.data.tokenizer import PAD_ID, UNK_ID, PairTokenizer
 from minitransformer.data.words import normalize
-from minitransformer.decoding import decoding_limit, greedy
+from minitransformer.decoding import greedy
 from minitransformer.metrics import Score, Sum
 from minitransformer.model.transformer import Transformer
 
@@ -24,6 +25,7 @@ class Sample:
     source: str
     reference: str
     translation: str
+    is_exact: bool
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ class Evaluation:
             "accuracy_teacher_forced": self.accuracy_teacher_forced.mean,
             "accuracy_free_running": self.accuracy_free_running.mean,
             "bleu": self.bleu.value,
+            "bleu_signature": self.bleu.signature,
             "chrf": self.chrf.value,
+            "chrf_signature": self.chrf.signature,
         }
 
 
@@ -62,8 +66,9 @@ def evaluate(
     """Score a model on sentence pairs, in eval mode, and leave its mode as it was."""
     began = time.perf_counter()
     device = next(model.parameters()).device
-    loss = forced = free = exact = Sum(0, 0)
+    loss = forced = free = Sum(0, 0)
     translations = [""] * len(pairs)
+    is_exact = [False] * len(pairs)
     by_length = sorted(range(len(pairs)), key=lambda place: len(encoded[place].source))
     size = config.evaluation.batch_size
     was_training = model.training
@@ -78,28 +83,29 @@ def evaluate(
             batch.source,
             start_id=tokenizer.start_id,
             limits=[
-                decoding_limit(len(encoded[place].source), config.model.max_length)
+                # No output beyond this can be right, and early models run on and on.
+                min(2 * len(encoded[place].target) + 10, config.model.max_length)
                 for place in places
             ],
         )
         for place, choices in zip(places, produced, strict=True):
             ids = [choice.id for choice in choices]
             free += metrics.matching_tokens(ids, encoded[place].target)
-            tokens = [tokenizer.target.tokens[id] for id in ids]
-            exact += Sum(tokens == tokenizer.encode_target(pairs[place].target).tokens, 1)
             translations[place] = tokenizer.target.decode(ids)
+            # An unknown word of the reference is not <UNK>: nothing that is produced equals it.
+            is_exact[place] = ids == encoded[place].target and UNK_ID not in ids
     model.train(was_training)
     references = [normalize(pair.target) for pair in pairs]
     return Evaluation(
         loss=loss,
         accuracy_teacher_forced=forced,
         accuracy_free_running=free,
-        exact_match=exact,
+        exact_match=Sum(sum(is_exact), len(pairs)),
         bleu=metrics.bleu(translations, references, config.evaluation.bleu_tokenizer),
         chrf=metrics.chrf(translations, references),
         samples=[
-            Sample(pair.source, pair.target, translation)
-            for pair, translation in zip(pairs, translations, strict=True)
+            Sample(*pair, translation, right)
+            for pair, translation, right in zip(pairs, translations, is_exact, strict=True)
         ],
         seconds=time.perf_counter() - began,
     )

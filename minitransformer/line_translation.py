@@ -55,6 +55,8 @@ def remarks(translation: Translation, translator: Translator) -> list[str]:
             f"{len(translation.source.ids)} tokens, the model takes {translator.max_length}; "
             f"the last {translation.left_out} were left out"
         )
+    if not translation.is_finished:
+        found.append(f"no end after {len(translation.tokens)} tokens; cut there")
     return found
 
 

@@ -1,9 +1,9 @@
 """How good it is: losses and accuracies as (sum, count), BLEU and chrF from sacreBLEU."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
@@ -27,7 +27,7 @@ class Sum:
 class Score(NamedTuple):
     """A sacreBLEU score with the signature that makes it comparable."""
 
-    value: float
+    value: float | None  # None where the sentences are too short for the metric
     signature: str
 
 
@@ -61,16 +61,19 @@ def matching_tokens(produced: list[int], expected: list[int]) -> Sum:
     return Sum(sum(map(int.__eq__, produced, expected)), len(expected))
 
 
-def perplexity(loss: float) -> float:
-    return float(torch.tensor(loss, dtype=torch.float64).exp())
+def perplexity(loss: float) -> float | None:
+    """The exponential of the loss; None where it is too large for a number."""
+    return math.exp(loss) if loss < 700 else None
 
 
 def bleu(translations: list[str], references: list[str], tokenizer: str) -> Score:
-    """Corpus BLEU of detokenized text."""
+    """Corpus BLEU of detokenized text; None where no reference has the four words it counts."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenizer)
-    return Score(metric.corpus_score(translations, [references]).score, str(metric.get_signature()))
+    value = metric.corpus_score(translations, [references]).score
+    is_countable = any(len(metric.tokenizer(text).split()) >= 4 for text in references)
+    return Score(value if is_countable else None, str(metric.get_signature()))
 
 
 def chrf(translations: list[str], references: list[str]) -> Score:

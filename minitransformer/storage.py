@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
@@ -51,7 +50,7 @@ def replace_folder(path: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         write_file(aside / name, content)
     sync_folder(aside)
-    if path.exists():  # only a damaged or repeated step; the pointer never names it meanwhile
+    if path.exists():  # a damaged step that is taken again
         shutil.rmtree(path)
     aside.rename(path)
     sync_folder(path.parent)
@@ -95,19 +94,3 @@ def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, 
 
 def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
     return tensors_to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()})
-
-
-def copy_into(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
-    """Copy tensors by name; refuses names, shapes and number types that do not fit."""
-    for name, value in values.items():
-        if name not in targets:
-            raise CheckpointError(f"{where}: has a tensor '{name}' that the model has not")
-        target = targets[name]
-        if value.shape != target.shape or value.dtype != target.dtype:
-            raise CheckpointError(
-                f"{where}: '{name}' is {tuple(value.shape)} {value.dtype}, "
-                f"the model wants {tuple(target.shape)} {target.dtype}"
-            )
-    with torch.no_grad():
-        for name, value in values.items():
-            targets[name].copy_(value)

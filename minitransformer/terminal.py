@@ -10,9 +10,7 @@ from minitransformer.errors import UserError
 
 def run_command(command: Callable[[], int]) -> int:
     """Run a command and turn what goes wrong for its user into one line and an exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # whatever the locale or the system says
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+    prepare_streams()
     try:
         code = command()
         sys.stdout.flush()
@@ -20,9 +18,10 @@ def run_command(command: Callable[[], int]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader, such as `head -1`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        silence_stdout()
+        print("error: nobody reads the output any more; stopped", file=sys.stderr)
+        return 1
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         print(f"error: {name}{error.strerror or error}", file=sys.stderr)
@@ -30,3 +29,20 @@ def run_command(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
+
+
+def prepare_streams() -> None:
+    """UTF-8 whatever the locale says, and something to talk to where a stream was closed."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream, errors in (
+        (sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace"),
+    ):  # fmt: skip
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+def silence_stdout() -> None:
+    """Let what is still to be printed go nowhere, after its reader has left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

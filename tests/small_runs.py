@@ -20,8 +20,10 @@ def small_config(*changes: str) -> Config:
     return load_config(ROOT / "configs" / "tiny.yaml", [*SMALL, *changes])
 
 
-def trainer_for(folder: Path, *changes: str, watchers=()) -> Trainer:
-    return Trainer(small_config(*changes), RunFolder(folder), torch.device("cpu"), list(watchers))
+def trainer_for(folder: Path, *changes: str, watchers=(), fresh: bool = False) -> Trainer:
+    return Trainer(
+        small_config(*changes), RunFolder(folder), torch.device("cpu"), list(watchers), fresh=fresh
+    )
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:

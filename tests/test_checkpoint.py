@@ -176,7 +176,7 @@ def test_a_pickle_is_never_opened(tmp_path):
 def test_starting_over_moves_the_old_run_aside(tmp_path):
     folder = saved_run(tmp_path / "run", 1)
     assert folder.move_aside() == tmp_path / "run.old-1"
-    assert folder.move_aside() is None
+    assert folder.move_aside() is None  # there is nothing left to move
     saved_run(tmp_path / "run", 1)
     assert folder.move_aside() == tmp_path / "run.old-2"
     assert RunFolder(tmp_path / "run.old-1").steps() == [1]
@@ -189,24 +189,68 @@ def test_a_folder_that_is_no_run_is_never_moved(tmp_path):
         RunFolder(tmp_path / "thesis").move_aside()
 
 
+def test_a_folder_with_a_config_of_somebody_elses_is_left_alone(tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "config.yaml").write_text("mine: precious")
+    with pytest.raises(CheckpointError, match="is not a run folder"):
+        trainer_for(tmp_path / "project")
+    assert [path.name for path in (tmp_path / "project").iterdir()] == ["config.yaml"]
+    assert (tmp_path / "project" / "config.yaml").read_text() == "mine: precious"
+
+
+def test_a_run_that_was_killed_in_its_first_moments_begins_again(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / ".tokenizer.part").mkdir()
+    assert trainer_for(tmp_path / "run").state.step == 0
+
+
+def test_a_save_clears_away_damaged_steps_beyond_it_and_never_itself(tmp_path):
+    folder = saved_run(tmp_path / "run", 5, 27, 30)
+    folder.save(State(step=6), {"a": torch.ones(3)}, {}, 2)
+    assert folder.steps() == [6, 5]
+    assert folder.pointed("last") == 6
+
+
+def test_a_changed_vocabulary_is_noticed(tmp_path):
+    folder = saved_run(tmp_path / "run", 1)
+    path = folder.path / "tokenizer" / "target.tsv"
+    path.write_bytes(path.read_bytes().replace(b"una\t", b"uma\t"))
+    with pytest.raises(CheckpointError, match="tokenizer: damaged"):
+        folder.load_newest([], for_training=False)
+
+
+def test_metrics_that_were_lost_are_noted_and_never_made_up(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.run()
+    trainer.run_folder.metrics.write_bytes(b"{}\n")
+    again = trainer_for(tmp_path / "run", "training.steps=13")
+    assert any("lacks lines that it had" in note for note in again.notes)
+    assert again.run_folder.metrics.read_bytes() == b"{}\n"
+    trainer.run_folder.metrics.unlink()
+    again = trainer_for(tmp_path / "run", "training.steps=13")
+    again.run()
+    assert len(again.run_folder.metrics.read_text().splitlines()) == 2
+
+
 def test_runs_are_found_newest_first(tmp_path):
     for number, name in enumerate(["old", "new", "unfinished"]):
         folder = saved_run(tmp_path / name, *([] if name == "unfinished" else [1]))
         if name != "unfinished":
-            os.utime(folder.checkpoints / "last", (number, number))
+            os.utime(folder.step_path(1), (number, number))
+    (tmp_path / "a file").touch()
     assert [run.name for run in runs_newest_first(tmp_path)] == ["new", "old"]
-    assert list(runs_newest_first(tmp_path / "absent")) == []
+    assert runs_newest_first(tmp_path / "absent") == []
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False)))
-def test_json_with_a_checksum_comes_back_and_any_changed_byte_is_noticed(data):
+def test_json_with_a_checksum_comes_back_and_changed_content_is_noticed(data):
     content = json_with_checksum(data)
     assert read_json_with_checksum(content, "here") == data
-    digit = content.index(b'"sha256": "') + 12
-    changed = bytearray(content)
-    changed[digit] = ord("0") if changed[digit] != ord("0") else ord("1")
-    with pytest.raises(CheckpointError, match="here: damaged"):
-        read_json_with_checksum(bytes(changed), "here")
+    changed = json.loads(content)
+    changed["content"]["another"] = 1
+    for damaged in (json.dumps(changed).encode(), content[:-1], b"", b"[]", b"{}", b"\xff"):
+        with pytest.raises(CheckpointError, match="here: damaged"):
+            read_json_with_checksum(damaged, "here")
 
 
 def test_tensors_that_are_views_are_saved_as_they_look():

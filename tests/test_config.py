@@ -111,7 +111,7 @@ modle: {}
         f"{place}: unknown key 'training.dropout'",
         f"{place}: model.norm: must be one of none, pre, post; got 'prae': did you mean 'pre'?",
         f"{place}: model.dropout: must be from 0 to below 1, got 1.0",
-        f"{place}: model.d_model: must be at least 1, got 0",
+        f"{place}: model.d_model: must be from 1 to 16,384, got 0",
         f"{place}: model.bias: expected true or false, got 1",
         f"{place}: unknown key 'modle': did you mean 'model'?",
     ]
@@ -137,12 +137,17 @@ modle: {}
          "training.train_only: expected a list such as [a, b], got 'head'"),
         ("training: [1]", "training: expected a section, got a list"),
         ("training:", "training: expected a section, got nothing"),
-        ("training: {seed: -1}", "training.seed: must be from 0 to 9.22337e+18, got -1"),
+        ("training: {seed: -1}", "training.seed: must be from 0 to 9,223,372,036,854"),
         ("training: {learning_rate: 0}", "training.learning_rate: must be from 1e-12"),
+        (f"training: {{learning_rate: {10**400}}}", "training.learning_rate: must be from 1e-12"),
+        (f"model: {{max_length: {10**400}}}", "model.max_length: must be from 1 to 100,000"),
+        ("training: {threads: 5000000000}", "training.threads: must be from 0 to 1,024"),
+        ('data: {source: "a\\0b"}', "data.source: must not contain a NUL character"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_explained(settings, message, tmp_path):
-    (error,) = errors_of(SMALLEST + settings, tmp_path)
+    start = "" if settings.startswith("data") else SMALLEST
+    (error,) = errors_of(start + settings, tmp_path)
     assert message in error
 
 
@@ -172,8 +177,13 @@ def test_overrides_change_any_key_and_are_checked_like_the_file(tmp_path):
     assert config.training.train_only == ("head",)
     assert config.data.valid == ""
     assert config.model.dropout == 0.1
-    (error,) = errors_of(SMALLEST, tmp_path, ["training.stpes=50"])
-    assert "unknown key 'training.stpes': did you mean 'steps'?" in error
+    errors = errors_of("data: {sorce: x}", tmp_path, ["training.stpes=50", "model.num_heads=7"])
+    assert errors == [
+        f"{tmp_path / 'some.yaml'}: unknown key 'data.sorce': did you mean 'source'?",
+        "--set training.stpes=50: unknown key 'training.stpes': did you mean 'steps'?",
+        f"{tmp_path / 'some.yaml'}: data.source: name a shipped corpus or a tab-separated file",
+        "--set model.num_heads=7: model.d_model (64) must be divisible by model.num_heads (7)",
+    ]
 
 
 @pytest.mark.parametrize("override", ["steps=50", "training.steps", "=3", ".=3", "data.source.x=1"])
@@ -211,7 +221,23 @@ def test_plain_data_survives_being_written_and_read(data):
     assert read_yaml(write_yaml(data), "here") == data
 
 
-@given(st.dictionaries(st.sampled_from(["data", "model", "training", "x"]), plain_data))
+keys = {
+    section.name: [key.name for key in fields(getattr(Config(), section.name))]
+    for section in fields(Config)
+}
+any_sections = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.dictionaries(
+            st.sampled_from([*names, "nonsense"]),
+            plain_data | st.integers() | st.sampled_from([10**400, "", "pre", "en-es"]),
+        )
+        for name, names in keys.items()
+    },
+)
+
+
+@given(any_sections)
 def test_any_plain_data_is_a_config_or_a_config_error(data):
     with contextlib.suppress(UserError):
         assert config_from_data(data, "here").data.source

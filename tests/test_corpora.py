@@ -99,6 +99,9 @@ def test_a_corpus_is_large_enough_and_every_source_has_one_target(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_held_out_sentences_are_new_combinations_of_known_words(name):
     corpus = load_corpus(DataConfig(source=name))
+    assert not {pair.target for pair in corpus.valid.pairs} & {
+        pair.target for pair in corpus.train.pairs
+    }
     for side in (0, 1):
         known = {word for pair in corpus.train.pairs for word in split_words(pair[side])}
         for pair in corpus.valid.pairs:

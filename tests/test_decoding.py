@@ -5,7 +5,8 @@ from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.decoding import greedy
-from minitransformer.errors import CheckpointError
+from minitransformer.errors import CheckpointError, UsageError
+from tests.small_runs import trainer_for
 from tests.variants import VARIANTS, build, ids
 
 SENTENCES = [
@@ -28,7 +29,7 @@ def greedy_without_cache(model, source, start_id: int, limit: int) -> list[int]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_cached_greedy_equals_its_definition(name):
     model = build(VARIANTS[name])
-    for seed in range(8):
+    for seed in range(3):
         source = ids(1, 3 + seed, seed=seed)
         (choices,) = greedy(model, source, start_id=EOS_ID, limits=[12])
         assert [choice.id for choice in choices] == greedy_without_cache(model, source, EOS_ID, 12)
@@ -122,6 +123,27 @@ def test_a_sentence_beyond_the_longest_is_cut_and_says_so(tiny):
     translator = Translator.load(tiny.path)
     (translation,) = translator.translate(["go " * 100])
     assert translation.left_out == 100 - translator.max_length
+
+
+def test_a_short_sentence_may_have_a_long_translation(tmp_path):
+    data = tmp_path / "own.tsv"
+    long = " ".join(f"w{number}" for number in range(40))
+    data.write_text(f"Hi\t{long}\n")
+    trainer = trainer_for(
+        tmp_path / "run", f"data.source={data}", "training.steps=60", "evaluation.every=60",
+        "model.dropout=0", "model.d_model=32",
+    )  # fmt: skip
+    trainer.run()
+    (translation,) = Translator.load(tmp_path / "run").translate(["Hi"])
+    assert translation.text == long
+    assert translation.is_finished
+
+
+def test_what_the_api_cannot_do_is_refused_by_name(tiny):
+    with pytest.raises(UsageError, match="checkpoint 'bset': choose last or best"):
+        Translator.load(tiny.path, checkpoint="bset")
+    with pytest.raises(UsageError, match="device 'abacus': choose auto, cuda, mps, cpu"):
+        Translator.load(tiny.path, device="abacus")
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path):

@@ -41,4 +41,4 @@ def test_translating_never_loads_the_trainer():
 def test_no_file_outgrows_one_subject():
     for path in (ROOT / "minitransformer").rglob("*.py"):
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= 275, f"{path.relative_to(ROOT)} has {lines} lines: split it by subject"
+        assert lines <= 250, f"{path.relative_to(ROOT)} has {lines} lines: split it by subject"

@@ -57,7 +57,7 @@ def test_metrics_have_one_object_per_evaluation_and_split(tiny):
     }  # fmt: skip
     assert all(keys <= row.keys() for row in rows)
     losses = [row["loss"] for row in rows if row["split"] == "train"]
-    assert losses[0] == pytest.approx(4.4, abs=0.6)  # ln 85: nothing is known at the start
+    assert losses[0] == pytest.approx(4.4, abs=0.6)  # ln 82: nothing is known at the start
     assert losses[-1] < 0.05
     assert all(row["tokens_per_second"] > 0 for row in rows[2:])
     seconds = [row["seconds"] for row in rows]

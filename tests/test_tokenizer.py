@@ -16,6 +16,11 @@ def tokenizer_for(pairs=PAIRS, **settings) -> PairTokenizer:
     return PairTokenizer.train(pairs, Config(tokenizer=TokenizerConfig(**settings)))
 
 
+def write(tokenizer: PairTokenizer, folder: Path) -> None:
+    for name, content in tokenizer.to_files().items():
+        (folder / name).write_bytes(content)
+
+
 def test_ids_and_tokens_stand_side_by_side():
     tokenizer = tokenizer_for()
     encoded = tokenizer.encode_target("আমি স্কুলে যাই।")
@@ -95,13 +100,17 @@ def test_a_tokenizer_whose_package_is_missing_is_a_config_error(capsys):
 
 
 def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Path):
-    tokenizer = tokenizer_for(min_frequency=1)
-    tokenizer.save(tmp_path / "tokenizer")
-    loaded = PairTokenizer.load(tmp_path / "tokenizer", Config())
+    tokenizer = tokenizer_for()
+    write(tokenizer, tmp_path)
+    loaded = PairTokenizer.from_folder(tmp_path, Config())
     assert loaded.source.tokens == tokenizer.source.tokens
     assert loaded.target.tokens == tokenizer.target.tokens
-    text = (tmp_path / "tokenizer" / "source.tsv").read_text(encoding="utf-8")
-    assert text.splitlines()[4] == "go\t3"
+    assert (tmp_path / "source.tsv").read_text(encoding="utf-8").splitlines()[4] == "go\t3"
+
+
+def test_a_missing_vocabulary_is_named(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"source\.tsv: No such file"):
+        PairTokenizer.from_folder(tmp_path, Config())
 
 
 @pytest.mark.parametrize(
@@ -115,18 +124,18 @@ def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Path):
     ],
 )
 def test_a_damaged_vocabulary_is_named(tmp_path: Path, content: bytes, message: str):
-    tokenizer_for().save(tmp_path)
+    write(tokenizer_for(), tmp_path)
     (tmp_path / "source.tsv").write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
-        PairTokenizer.load(tmp_path, Config())
+        PairTokenizer.from_folder(tmp_path, Config())
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), min_size=1, max_size=5))
 def test_any_corpus_gives_a_tokenizer_that_survives_saving(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer = tokenizer_for(pairs)
-    tokenizer.save(folder)
-    loaded = PairTokenizer.load(folder, Config())
+    write(tokenizer, folder)
+    loaded = PairTokenizer.from_folder(folder, Config())
     for source, target in pairs:
         encoded = loaded.encode_target(target)
         assert encoded == tokenizer.encode_target(target)

@@ -31,6 +31,7 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
     assert "vocabulary  " in out
     assert "parameters  " in out
     assert "tok:13a" in out
+    assert "nc:6" in out  # of chrF's signature
     assert "Samples from valid:" in out
     assert tiny.result.err == ""  # no progress bar where there is no terminal
 
@@ -48,10 +49,10 @@ def test_a_finished_run_says_so_and_fresh_moves_it_aside(tmp_path):
     assert first.code == 0
     again = train(tmp_path, "--config", "tiny.yaml", *QUICK)
     assert again.code == 0
-    assert "runs/tiny is finished: 12 of 12 steps." in again.out
+    assert "runs/tiny is finished: it has taken its 12 steps." in again.out
     fresh = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--fresh")
     assert fresh.code == 0
-    assert "moved the old run to runs/tiny.old-1" in fresh.out
+    assert "note: moved the old run to runs/tiny.old-1" in fresh.err
     assert (tmp_path / "runs" / "tiny.old-1" / "metrics.jsonl").is_file()
 
 
@@ -97,6 +98,17 @@ def test_mistakes_get_one_clear_line_and_the_right_code(tmp_path, arguments, cod
     errors = [line for line in result.err.splitlines() if "error: " in line]
     assert len(errors) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_reader_that_leaves_is_an_error_and_not_a_success(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", "--config", "tiny.yaml", *QUICK], cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        process.stdout.close()
+        assert process.wait(60) == 1
+        assert process.stderr.read() == b"error: nobody reads the output any more; stopped\n"
 
 
 def test_settings_that_changed_since_the_run_began_are_listed(tmp_path):

@@ -157,7 +157,7 @@ def test_order_matters_with_positions_and_not_without():
     "change",
     [
         {"scale_embeddings": True}, {"activation": "gelu"}, {"scale_scores": False},
-        {"norm": "post"}, {"num_heads": 2}, {"position": "rotary"}, {"position": "none"},
+        {"num_heads": 2}, {"position": "rotary"}, {"position": "none"},
     ],
 )  # fmt: skip
 def test_every_setting_without_parameters_reaches_the_arithmetic(change):

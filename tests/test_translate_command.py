@@ -110,6 +110,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tiny):
         (["--input", "absent.txt"], 2, "--input absent.txt: no such file"),
         (["--input", "some.txt", "hi"], 2, "give sentences or --input, not both"),
         (["--runn", "x"], 2, "unrecognized arguments: --runn"),
+        (["--input", "some.txt", "--output", "some.txt"], 2, "are the same file"),
     ],
 )
 def test_mistakes_get_one_clear_line_and_the_right_code(tmp_path, arguments, code, message):
@@ -119,6 +120,18 @@ def test_mistakes_get_one_clear_line_and_the_right_code(tmp_path, arguments, cod
     assert message in result.err
     assert len([line for line in result.err.splitlines() if "error: " in line]) == 1
     assert result.out == ""
+    assert (tmp_path / "some.txt").read_text() == "hi"
+
+
+def test_closed_streams_are_no_trouble(tiny):
+    for closing, code in (("<&-", 0), (">&-", 0), ("2>&-", 0)):
+        result = subprocess.run(
+            ["bash", "-c", f"'{sys.executable}' '{ROOT / 'translate.py'}' {closing}"],
+            cwd=tiny.folder, input=b"Let's go\n", capture_output=True, check=False,
+        )  # fmt: skip
+        assert result.returncode == code, result.stderr
+        assert result.stdout == (b"Vamos\n" if closing == "2>&-" else b"")
+        assert b"Traceback" not in result.stderr
 
 
 def test_an_output_that_cannot_be_written_is_named(tiny):
@@ -161,6 +174,7 @@ def test_the_prompt_translates_clears_remembers_and_leaves(tiny):
         terminal.read_until(b"> ")
         terminal.type(b"half a sent")
         terminal.read_until(b"half a sent")
+        time.sleep(0.5)  # readline notices a signal only while it waits for a key
         terminal.type(b"\x03")  # Ctrl-C
         terminal.read_until(b"> ")
         terminal.type(b"\x1b[A\r")  # the line before, again

@@ -10,15 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.seeding import mix
-
-
-class EncodedPair(NamedTuple):
-    """Ids of both sides, the target's with its <EOS>."""
-
-    source: list[int]
-    target: list[int]
 
 
 class Batch(NamedTuple):

@@ -77,25 +77,25 @@ class WordTokenizer:
             tokens.append(self.tokens[id])
         return tokens
 
-    def save(self, path: Path) -> None:
-        """Write a line per token, in the order of ids: the token, a tab, how often it was seen."""
+    def to_bytes(self) -> bytes:
+        """A line per token, in the order of ids: the token, a tab, how often it was seen."""
         freqs = self.vocabulary.freqs
-        lines = [f"{token}\t{freqs[token]}\n" for token in self.tokens]
-        path.write_text("".join(lines), encoding="utf-8", newline="\n")
+        return "".join(f"{token}\t{freqs[token]}\n" for token in self.tokens).encode("utf-8")
 
     @classmethod
-    def load(cls, path: Path, split: Callable[[str], list[str]]) -> "WordTokenizer":
+    def from_bytes(
+        cls, content: bytes, split: Callable[[str], list[str]], where: str
+    ) -> "WordTokenizer":
+        """Read back what to_bytes wrote; `where` names it in error messages."""
         try:
-            lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+            lines = content.decode("utf-8").removesuffix("\n").split("\n")
             rows = [line.split("\t") for line in lines]
             counts = Counter({token: int(count) for token, count in rows})
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}") from None
         except ValueError:
-            raise CheckpointError(f"{path}: not a vocabulary (token, tab, count)") from None
+            raise CheckpointError(f"{where}: not a vocabulary (token, tab, count)") from None
         tokenizer = cls(split, counts)
         if tokenizer.tokens != [token for token, _ in rows]:
-            raise CheckpointError(f"{path}: the tokens are not in the order of their ids")
+            raise CheckpointError(f"{where}: the tokens are not in the order of their ids")
         return tokenizer
 
 
@@ -134,16 +134,22 @@ class PairTokenizer:
     def encode_target(self, text: str) -> Encoded:
         return self.target.encode(text, end=True)
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        self.source.save(folder / "source.tsv")
-        self.target.save(folder / "target.tsv")
+    def to_files(self) -> dict[str, bytes]:
+        """The files of a run's tokenizer folder."""
+        return {"source.tsv": self.source.to_bytes(), "target.tsv": self.target.to_bytes()}
 
     @classmethod
-    def load(cls, folder: Path, config: Config) -> "PairTokenizer":
+    def from_folder(cls, folder: Path, config: Config) -> "PairTokenizer":
         split = word_splitter(config.tokenizer)
-        source = WordTokenizer.load(folder / "source.tsv", split)
-        return cls(source, WordTokenizer.load(folder / "target.tsv", split), config)
+
+        def read(name: str) -> WordTokenizer:
+            try:
+                content = (folder / name).read_bytes()
+            except OSError as error:
+                raise CheckpointError(f"{folder / name}: {error.strerror}") from None
+            return WordTokenizer.from_bytes(content, split, str(folder / name))
+
+        return cls(read("source.tsv"), read("target.tsv"), config)
 
 
 def word_splitter(config: TokenizerConfig) -> Callable[[str], list[str]]:

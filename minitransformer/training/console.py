@@ -20,8 +20,7 @@ TABLE = "{:>7}  {:5}  {:>7}  {:>7}  {:>14}  {:>12}  {:>5}  {:>5}"
 class Console(Watcher):
     """Prints the plan, a progress bar, a table of evaluations and the commands that come next."""
 
-    def __init__(self, run_path: str) -> None:
-        self.run_path = run_path
+    def __init__(self) -> None:
         self.bar: tqdm[Never] | None = None
         self.latest: dict[str, Evaluation] = {}
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
@@ -30,13 +29,13 @@ class Console(Watcher):
         for line in plan(trainer):
             print(line)
         for note in trainer.notes:
-            print(f"warning: {note}", file=sys.stderr)
-        steps = trainer.config.training.steps
+            print(f"note: {note}", file=sys.stderr)
+        run, steps = trainer.run_folder.path, trainer.config.training.steps
         if trainer.is_finished:
-            print(f"\n{self.run_path} is finished: {trainer.state.step} of {steps} steps.")
+            print(f"\n{run} is finished: it has taken its {trainer.state.step} steps.")
             return
         if trainer.state.step:
-            print(f"\nContinuing {self.run_path} after step {trainer.state.step} of {steps}.")
+            print(f"\nContinuing {run} after step {trainer.state.step} of {steps}.")
         print("\n" + TABLE.format(*COLUMNS), flush=True)
         self.bar = tqdm(
             total=steps,
@@ -71,7 +70,7 @@ class Console(Watcher):
                     f"{row['exact_match']:.1%}",
                     f"{row['accuracy_teacher_forced']:.1%}",
                     f"{row['accuracy_free_running']:.1%}",
-                    f"{row['bleu']:.1f}",
+                    "-" if row["bleu"] is None else f"{row['bleu']:.1f}",
                     f"{row['chrf']:.1f}",
                 )
             )
@@ -79,9 +78,10 @@ class Console(Watcher):
     def on_end(self, trainer: Trainer, exit_code: int) -> None:
         if self.bar is not None:
             self.bar.close()
-        step = trainer.state.step
         if exit_code:
-            print(f"\nStopped after step {step}, saved. The same command continues from there.")
+            step = trainer.state.step
+            state = f"after step {step}, saved" if step else "before the first step"
+            print(f"\nStopped {state}. The same command continues from there.")
             return
         if self.latest:
             for line in sample_lines(self.latest, trainer.config.evaluation.samples):
@@ -93,9 +93,9 @@ class Console(Watcher):
                 f"{self.tokens / self.seconds:,.0f} target tokens a second"
             )
         print("\nNext:")
-        print(f"  python translate.py --run {self.run_path}")
-        example = trainer.corpus.train.pairs[0].source
-        print(f"  python translate.py --run {self.run_path} --scores {shlex.quote(example)}")
+        command = f"python translate.py --run {shlex.quote(str(trainer.run_folder.path))}"
+        print(f"  {command}")
+        print(f"  {command} --scores {shlex.quote(trainer.corpus.train.pairs[0].source)}")
 
     def write(self, line: str) -> None:
         """Print a line without tearing the progress bar apart."""
@@ -151,14 +151,11 @@ def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
     """Some translations, those that went wrong first."""
     lines = []
     for name, evaluation in evaluations.items():
-        wrong_first = sorted(
-            evaluation.samples, key=lambda sample: sample.translation == sample.reference
-        )
+        wrong_first = sorted(evaluation.samples, key=lambda sample: sample.is_exact)
         if count:
             lines.append(f"\nSamples from {name}:")
         for sample in wrong_first[:count]:
-            is_right = sample.translation == sample.reference
-            remark = "" if is_right else f"   (expected: {sample.reference})"
+            remark = "" if sample.is_exact else f"   (expected: {sample.reference})"
             lines.append(f"  {sample.source} → {sample.translation}{remark}")
     return lines
 
@@ -171,4 +168,9 @@ def result_lines(evaluations: dict[str, Evaluation]) -> list[str]:
         for name, evaluation in evaluations.items()
     ]
     any_evaluation = next(iter(evaluations.values()))
-    return ["\nResult:", *lines, f"  BLEU is {any_evaluation.bleu.signature}"]
+    return [
+        "\nResult:",
+        *lines,
+        f"  BLEU {any_evaluation.bleu.signature}",
+        f"  chrF {any_evaluation.chrf.signature}",
+    ]

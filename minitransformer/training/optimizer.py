@@ -9,16 +9,19 @@ from minitransformer.errors import ConfigError
 
 def freeze_all_but(model: nn.Module, prefixes: tuple[str, ...]) -> None:
     """Train only the modules named by `training.train_only`; an empty list trains everything."""
-    names = [name for name, _ in model.named_parameters()]
+    # A shared tensor goes by each of its names: `head` trains what it shares, too.
+    named = list(model.named_parameters(remove_duplicate=False))
     for prefix in prefixes:
-        if not any(is_within(name, prefix) for name in names):
-            parts = sorted({name.split(".")[0] for name in names})
+        if not any(is_within(name, prefix) for name, _ in named):
+            parts = sorted({name.split(".")[0] for name, _ in named})
             raise ConfigError(
                 f"training.train_only: the model has no part '{prefix}'; "
                 f"parts begin with {', '.join(parts)}"
             )
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not prefixes or any(is_within(name, each) for each in prefixes))
+    model.requires_grad_(not prefixes)
+    for name, parameter in named:
+        if any(is_within(name, prefix) for prefix in prefixes):
+            parameter.requires_grad_(True)
 
 
 def is_within(name: str, prefix: str) -> bool:

@@ -1,51 +1,48 @@
 """The training loop: run -> step -> evaluate -> save, from wherever a run folder stands."""
 
-import json
-import os
+import math
 import time
 from pathlib import Path
 
 import torch
 
-from minitransformer.checkpoint import (
-    RunFolder,
-    State,
-    build_model,
-    load_weights,
-    model_tensors,
-)
-from minitransformer.config import Config, changed_keys
-from minitransformer.data.batching import BatchStream, EncodedPair
-from minitransformer.data.corpus import Split, load_corpus
+from minitransformer.checkpoint import RunFolder, State
+from minitransformer.config import Config
+from minitransformer.data.batching import BatchStream
+from minitransformer.data.corpus import load_corpus
+from minitransformer.data.encoding import encode_split
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, DataError, DivergedError
 from minitransformer.evaluation import Evaluation, evaluate
 from minitransformer.metrics import summed_loss
 from minitransformer.seeding import mix
-from minitransformer.storage import copy_into, read_tensors
+from minitransformer.storage import read_tensors
 from minitransformer.training.optimizer import (
     freeze_all_but,
     load_optimizer,
     new_optimizer,
     optimizer_tensors,
 )
+from minitransformer.training.resuming import changed_settings
 from minitransformer.training.schedule import learning_rate
 from minitransformer.training.signals import StopSignals
 from minitransformer.training.watcher import StepReport, Watcher
+from minitransformer.weights import build_model, copy_into, load_weights, model_tensors
 
 INITIALIZATION = 2**62  # stands where a step's number would, so that no step repeats its draw
-# Settings that a run may change on its way without becoming another run.
-MAY_CHANGE = {
-    "training.steps", "training.save_every", "training.keep_checkpoints",
-    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
-}  # fmt: skip
 
 
 class Trainer:
     """Trains the run that a config describes, from wherever its folder says it stands."""
 
     def __init__(
-        self, config: Config, run: RunFolder, device: torch.device, watchers: list[Watcher]
+        self,
+        config: Config,
+        run: RunFolder,
+        device: torch.device,
+        watchers: list[Watcher],
+        *,
+        fresh: bool = False,
     ) -> None:
         self.config = config
         self.run_folder = run
@@ -55,14 +52,15 @@ class Trainer:
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
         self.corpus = load_corpus(config.data)
-        resumes = run.has_started
+        resumes = run.has_started and not fresh
         if resumes:
-            self.check_config()
+            self.notes += changed_settings(run, config)
             self.tokenizer = run.load_tokenizer(config)
         else:
             self.tokenizer = PairTokenizer.train(self.corpus.train.pairs, config)
-        self.train_pairs = self.encode(self.corpus.train)
-        self.valid_pairs = self.encode(self.corpus.valid)
+        longest = config.model.max_length
+        self.train_pairs = encode_split(self.corpus.train, self.tokenizer, longest)
+        self.valid_pairs = encode_split(self.corpus.valid, self.tokenizer, longest)
         if not self.train_pairs:
             reasons = "; ".join(self.corpus.train.dropped)
             raise DataError(f"{self.corpus.name}: no training pairs are left ({reasons})")
@@ -74,7 +72,7 @@ class Trainer:
         )
         torch.manual_seed(mix(config.training.seed, INITIALIZATION))
         self.model = build_model(config, self.tokenizer)
-        if config.training.start_from:
+        if config.training.start_from and not resumes:
             path = Path(config.training.start_from)
             copy_into(model_tensors(self.model), read_tensors(path), str(path))
         self.model.to(device)
@@ -84,47 +82,19 @@ class Trainer:
         if resumes:
             self.resume()
         else:
+            if fresh and (aside := run.move_aside()):
+                self.notes.append(f"moved the old run to {aside}")
             run.create(config, self.tokenizer)
+        self.saved_step = self.state.step
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
-
-    def encode(self, split: Split) -> list[EncodedPair]:
-        """Number a split's words, leaving out pairs that the model cannot take."""
-        sources = [self.tokenizer.encode_source(pair.source) for pair in split.pairs]
-        targets = [self.tokenizer.encode_target(pair.target) for pair in split.pairs]
-        longest = self.config.model.max_length
-        verdicts = []
-        for source, target in zip(sources, targets, strict=True):
-            if not (source.words and target.words):
-                verdicts.append("no words on one side")
-            elif max(len(source.ids), len(target.ids)) > longest:
-                verdicts.append(f"longer than model.max_length ({longest} tokens)")
-            else:
-                verdicts.append("")
-        split.drop_where(verdicts)
-        return [
-            EncodedPair(source.ids, target.ids)
-            for source, target, verdict in zip(sources, targets, verdicts, strict=True)
-            if not verdict
-        ]
-
-    def check_config(self) -> None:
-        """Refuse to continue a run with settings that would make it another one."""
-        changed = [
-            key
-            for key in changed_keys(self.run_folder.load_config(), self.config)
-            if key not in MAY_CHANGE
-        ]
-        if changed:
-            raise CheckpointError(
-                f"{self.run_folder.path} was begun with other settings ({', '.join(changed)}); "
-                "use --fresh to start over, or --run for another folder"
-            )
 
     def resume(self) -> None:
         """Continue from the newest whole checkpoint."""
         complaints: list[str] = []
         checkpoint = self.run_folder.load_newest(complaints, for_training=True)
-        self.notes += [f"{complaint}; going back to an earlier one" for complaint in complaints]
+        self.notes += [
+            f"{complaint}; went back to {checkpoint.path.name}" for complaint in complaints
+        ]
         if checkpoint.state.data_fingerprint != self.state.data_fingerprint:
             raise CheckpointError(
                 f"{self.run_folder.path} was begun with other sentence pairs than "
@@ -134,8 +104,10 @@ class Trainer:
         load_weights(self.model, checkpoint.model, str(checkpoint.path))
         load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
-        os.truncate(self.run_folder.metrics, self.state.metrics_bytes)
-        self.run_folder.save_config(self.config)
+        if complaint := self.run_folder.cut_metrics(self.state.metrics_bytes):
+            self.notes.append(complaint)
+        if not self.is_finished:
+            self.run_folder.save_config(self.config)
 
     @property
     def is_finished(self) -> bool:
@@ -155,9 +127,10 @@ class Trainer:
                 is_due = self.state.step % self.config.evaluation.every == 0 or self.is_finished
                 if is_due:
                     self.evaluate()
-                is_saved = self.state.step % self.config.training.save_every == 0
-                if is_due or is_saved or stop.exit_code:
+                if is_due or self.state.step % self.config.training.save_every == 0:
                     self.save()
+            if self.state.step > self.saved_step:  # a signal came between two saves
+                self.save()
             for watcher in self.watchers:
                 watcher.on_end(self, stop.exit_code)
         return stop.exit_code
@@ -202,7 +175,6 @@ class Trainer:
         seconds = time.perf_counter() - began
         self.state.step = number
         self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
-        self.state.target_tokens += tokens
         self.state.seconds += seconds
         self.tokens_since_evaluation += tokens
         self.seconds_since_evaluation += seconds
@@ -222,6 +194,12 @@ class Trainer:
             if pairs
         }
         self.state.seconds += time.perf_counter() - began
+        for name, evaluation in evaluations.items():
+            if not math.isfinite(evaluation.loss.mean):
+                raise DivergedError(
+                    f"the {name} loss after step {self.state.step} is {evaluation.loss.mean}; "
+                    "lower training.learning_rate and start again with --fresh"
+                )
         self.write_metrics(evaluations)
         self.note_best(evaluations)
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
@@ -231,14 +209,18 @@ class Trainer:
     def write_metrics(self, evaluations: dict[str, Evaluation]) -> None:
         speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
         speeds["train"] = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
-        with self.run_folder.metrics.open("a", encoding="utf-8", newline="\n") as file:
-            for name, evaluation in evaluations.items():
-                row = {"step": self.state.step, "split": name, **evaluation.row()}
-                row |= {"seconds": self.state.seconds, "tokens_per_second": speeds[name]}
-                file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self.state.metrics_bytes = self.run_folder.metrics.stat().st_size
+        self.state.metrics_bytes = self.run_folder.append_metrics(
+            [
+                {
+                    "step": self.state.step,
+                    "split": name,
+                    **evaluation.row(),
+                    "seconds": self.state.seconds,
+                    "tokens_per_second": speeds[name],
+                }
+                for name, evaluation in evaluations.items()
+            ]
+        )
 
     def note_best(self, evaluations: dict[str, Evaluation]) -> None:
         """Remember this step if the metric that the config names has never been better."""
@@ -257,3 +239,4 @@ class Trainer:
             optimizer_tensors(self.model, self.optimizer),
             self.config.training.keep_checkpoints,
         )
+        self.saved_step = self.state.step

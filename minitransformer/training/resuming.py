@@ -1,0 +1,21 @@
+"""What may change between two sittings of one run, and what makes it another run."""
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.config import Config, changed_keys
+from minitransformer.errors import CheckpointError
+
+MAY_CHANGE = {
+    "training.steps", "training.save_every", "training.keep_checkpoints",
+    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
+}  # fmt: skip
+
+
+def changed_settings(run: RunFolder, config: Config) -> list[str]:
+    """A note on settings that changed since a run began; refuses those that make it another."""
+    changed = changed_keys(run.load_config(), config)
+    if refused := [key for key in changed if key not in MAY_CHANGE]:
+        raise CheckpointError(
+            f"{run.path} was begun with other settings ({', '.join(refused)}); "
+            "use --fresh to start over, or --run for another folder"
+        )
+    return [f"settings changed since the run began: {', '.join(changed)}"] if changed else []

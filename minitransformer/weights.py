@@ -1,0 +1,48 @@
+"""A model for a config, and its weights by name."""
+
+import torch
+from torch import Tensor
+
+from minitransformer.config import Config
+from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.errors import CheckpointError
+from minitransformer.model.transformer import Transformer
+
+
+def build_model(config: Config, tokenizer: PairTokenizer) -> Transformer:
+    """A freshly initialised model that fits a tokenizer."""
+    return Transformer.from_config(
+        config.model,
+        source_vocab_size=len(tokenizer.source),
+        target_vocab_size=len(tokenizer.target),
+        pad_id=PAD_ID,
+    )
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The weights by name, a shared one once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Copy a checkpoint's weights into a model that must have exactly these."""
+    own = model_tensors(model)
+    if missing := sorted(own.keys() - tensors.keys()):
+        raise CheckpointError(f"{where}: lacks the tensor '{missing[0]}'")
+    copy_into(own, tensors, where)
+
+
+def copy_into(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
+    """Copy tensors by name; refuses names, shapes and number types that do not fit."""
+    for name, value in values.items():
+        if name not in targets:
+            raise CheckpointError(f"{where}: has a tensor '{name}' that the model has not")
+        target = targets[name]
+        if value.shape != target.shape or value.dtype != target.dtype:
+            raise CheckpointError(
+                f"{where}: '{name}' is {tuple(value.shape)} {value.dtype}, "
+                f"the model wants {tuple(target.shape)} {target.dtype}"
+            )
+    with torch.no_grad():
+        for name, value in values.items():
+            targets[name].copy_(value)
