@@ -34,8 +34,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.sentences and options.input:
         raise UsageError("give sentences or --input, not both")
-    if options.input and (not options.input.exists() or options.input.is_dir()):
+    if options.input and not options.input.exists():
         raise UsageError(f"--input {options.input}: no such file")
+    if options.input and options.input.is_dir():
+        raise UsageError(f"--input {options.input}: a folder, not a file")
     both = options.input and options.output and options.output.exists()
     if both and options.input.samefile(options.output):
         raise UsageError("--input and --output are the same file")
@@ -48,7 +50,8 @@ def newest_run() -> Path:
     runs = runs_newest_first(RUNS)
     if not runs:
         raise CheckpointError(
-            "there is no trained run in runs/; make one with: python train.py --config tiny.yaml"
+            f"there is no trained run in {RUNS.resolve()}; "
+            "make one with: python train.py --config tiny.yaml"
         )
     print(f"using {runs[0]}", file=sys.stderr)
     return runs[0]

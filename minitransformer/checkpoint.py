@@ -106,8 +106,10 @@ class RunFolder:
 
     def refuse_other_folders(self) -> None:
         """Never write among somebody's other files, and never move them."""
-        if not self.path.is_dir():
+        if not self.path.exists():
             return
+        if not self.path.is_dir():
+            raise CheckpointError(f"{self.path} is a file, not a run folder; choose another --run")
         names = {path.name for path in self.path.iterdir()}
         # A run that was killed in its first moments has a part of these.
         first_files = {"checkpoints", "metrics.jsonl", "tokenizer", ".tokenizer.part",

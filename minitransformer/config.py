@@ -44,7 +44,7 @@ class ModelConfig:
     d_ff: Annotated[int, Range(0, 65536)] = 0
     norm: Literal["none", "pre", "post"] = "none"
     position: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
-    max_length: Annotated[int, Range(1, 100_000)] = 128
+    max_length: Annotated[int, Range(1, 100_000)] = 64
     scale_scores: bool = True
     attention_output: bool = False
     bias: bool = False
@@ -53,27 +53,27 @@ class ModelConfig:
     dropout: Share = 0.0
     share_embeddings: Literal["none", "target", "all"] = "none"
     scale_embeddings: bool = False
-    embedding_std: NotNegative = 0.1
+    embedding_std: NotNegative = 0.3
     start_token: Literal["eos", "bos"] = "eos"
     source_end: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    steps: Count = 400
+    steps: Count = 600
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
     threads: Annotated[int, Range(0, 1024)] = 1
-    batch_tokens: Count = 4096
+    batch_tokens: Count = 900
     accumulate: Count = 1
-    learning_rate: Positive = 0.003
-    schedule: Literal["constant", "inverse_sqrt", "cosine"] = "constant"
+    learning_rate: Positive = 0.01
+    schedule: Literal["constant", "inverse_sqrt", "cosine"] = "cosine"
     warmup_steps: CountOrNone = 0
     beta1: Share = 0.9
     beta2: Share = 0.999
     weight_decay: NotNegative = 0.3
     clip_norm: NotNegative = 1.0
     label_smoothing: Share = 0.0
-    save_every: Count = 50
+    save_every: Count = 75
     keep_checkpoints: Annotated[int, Range(2, 10**9)] = 2
     start_from: str = ""
     train_only: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    every: Count = 50
+    every: Count = 75
     train_pairs: CountOrNone = 1000
     batch_size: Count = 64
     samples: CountOrNone = 5
@@ -123,7 +123,14 @@ def apply_override(data: dict[str, Any], override: str) -> str:
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key or not sections:
-        raise UsageError(f"--set {override}: write it as section.key=value")
+        whole = Config()
+        known = [
+            f"{section.name}.{each.name}"
+            for section in fields(whole)
+            for each in fields(getattr(whole, section.name))
+        ]
+        meant = next((f", such as {name}" for name in known if name.endswith(f".{key}")), "")
+        raise UsageError(f"--set {override}: write it as section.key=value{meant}")
     for section in sections:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
@@ -203,12 +210,13 @@ def config_to_yaml(config: Config) -> str:
     return write_yaml(data)
 
 
-def changed_keys(old: Config, new: Config) -> list[str]:
-    """The dotted keys whose values differ between two configs."""
-    return [
-        f"{section.name}.{key.name}"
-        for section in fields(Config)
-        for key in fields(getattr(old, section.name))
-        if getattr(getattr(old, section.name), key.name)
-        != getattr(getattr(new, section.name), key.name)
-    ]
+def changed_keys(old: Config, new: Config) -> dict[str, str]:
+    """The dotted keys whose values differ between two configs, each with "old, now new"."""
+    changed = {}
+    for section in fields(Config):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        for key in fields(before):
+            values = [describe(getattr(each, key.name)) for each in (before, after)]
+            if getattr(before, key.name) != getattr(after, key.name):
+                changed[f"{section.name}.{key.name}"] = f"{values[0]}, now {values[1]}"
+    return changed

@@ -38,6 +38,6 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A hint for a misspelt word, empty when nothing is near."""
     names = list(choices)
     near = [name for name in names if name.casefold() == word.casefold()]
-    near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.75)
     near = near or [name for name in names if min(len(name), len(word)) > 3 and word in name]
     return f": did you mean '{near[0]}'?" if near else ""

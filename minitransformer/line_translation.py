@@ -1,6 +1,7 @@
 """Lines in, lines out: exactly one line of output for each line of input, in order."""
 
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO, TextIO
@@ -9,6 +10,7 @@ from minitransformer.decoding import Translation, Translator
 from minitransformer.errors import did_you_mean
 
 RUNNERS_UP = 3
+MOST_UNKNOWN = 5  # named one by one; the rest are counted
 
 
 def read_lines(stream: BinaryIO) -> Iterator[str]:
@@ -46,10 +48,13 @@ def translate_lines(
 def remarks(translation: Translation, translator: Translator) -> list[str]:
     """What the reader of a translation should know about its source."""
     vocabulary = translator.tokenizer.source.ids
+    unknown = translation.source.unknown
     found = [
-        f"unknown word '{word}'{did_you_mean(word, vocabulary)}"
-        for word in translation.source.unknown
+        f"unknown word '{shown(word)}'{did_you_mean(word, vocabulary)}"
+        for word in unknown[:MOST_UNKNOWN]
     ]
+    if len(unknown) > MOST_UNKNOWN:
+        found.append(f"and {len(unknown) - MOST_UNKNOWN} more unknown words")
     if translation.left_out:
         found.append(
             f"{len(translation.source.ids)} tokens, the model takes {translator.max_length}; "
@@ -58,6 +63,15 @@ def remarks(translation: Translation, translator: Translator) -> list[str]:
     if not translation.is_finished:
         found.append(f"no end after {len(translation.tokens)} tokens; cut there")
     return found
+
+
+def shown(word: str) -> str:
+    """A word as it may go to a terminal: without control characters, and not endless."""
+    safe = "".join(
+        f"\\x{ord(each):02x}" if unicodedata.category(each) in ("Cc", "Cs") else each
+        for each in word[:40]
+    )
+    return safe if len(word) <= 40 else f"{safe}…"
 
 
 def score_fields(translation: Translation, translator: Translator) -> list[str]:

@@ -11,7 +11,12 @@ def run_prompt(translator: Translator, *, scores: bool) -> None:
     """Translate what is typed; Ctrl-C clears the line, the arrow keys bring lines back."""
     with contextlib.suppress(ImportError):  # there is none on some systems
         import readline  # noqa: F401 - input() uses it once it is loaded
-    print("Type a sentence; Ctrl-D leaves.", file=sys.stderr)
+    words = list(translator.tokenizer.source.ids)
+    print(
+        f"Type a sentence of the {len(words)} known words, such as {', '.join(words[:8])}.\n"
+        "Ctrl-C clears the line, Ctrl-D leaves.",
+        file=sys.stderr,
+    )
     while True:
         try:
             text = input("> ")
@@ -21,6 +26,8 @@ def run_prompt(translator: Translator, *, scores: bool) -> None:
         except EOFError:
             print()
             return
+        if not text.strip():
+            continue
         translation = translator.translate([text], runners_up=RUNNERS_UP if scores else 0)[0]
         for remark in remarks(translation, translator):
             print(f"  ({remark})", file=sys.stderr)

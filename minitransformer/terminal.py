@@ -26,6 +26,11 @@ def run_command(command: Callable[[], int]) -> int:
         name = f"{error.filename}: " if error.filename else ""
         print(f"error: {name}{error.strerror or error}", file=sys.stderr)
         return 1
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise  # a mistake of ours, not a full machine
+        print("error: not enough memory; make the model or the batches smaller", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130

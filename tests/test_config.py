@@ -192,6 +192,11 @@ def test_an_override_that_makes_no_sense_is_a_usage_error(override, tmp_path):
         config_from(SMALLEST, tmp_path, [override])
 
 
+def test_a_key_without_its_section_is_recognised(tmp_path):
+    with pytest.raises(UsageError, match=r"section\.key=value, such as training\.steps"):
+        config_from(SMALLEST, tmp_path, ["steps=50"])
+
+
 def test_a_config_survives_being_written_and_read(tmp_path):
     config = config_from(
         "data: {source: '1e5', valid: 'no'}\ntraining: {learning_rate: 1e-5, train_only: [head]}",
@@ -204,8 +209,13 @@ def test_a_config_survives_being_written_and_read(tmp_path):
 def test_changed_keys_are_listed_by_path(tmp_path):
     old = config_from(SMALLEST, tmp_path)
     new = config_from(SMALLEST, tmp_path, ["model.d_model=32", "training.seed=5"])
-    assert changed_keys(old, new) == ["model.d_model", "training.seed"]
-    assert changed_keys(old, old) == []
+    assert changed_keys(old, new) == {"model.d_model": "64, now 32", "training.seed": "1, now 5"}
+    assert changed_keys(old, old) == {}
+
+
+def test_a_key_that_a_config_leaves_out_has_the_value_of_tiny_yaml(tmp_path):
+    tiny = next(path for path in CONFIGS if path.name == "tiny.yaml")
+    assert config_from(SMALLEST, tmp_path) == load_config(tiny)
 
 
 plain_data = st.recursive(

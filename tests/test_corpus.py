@@ -39,7 +39,12 @@ def test_quotes_and_na_are_ordinary_text_and_a_byte_order_mark_is_not(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "the file is empty"), (b"\n\n", "2 empty"), (b"no tab\n", "1 not two columns")],
+    [
+        ("a\tb\n".encode("utf-16"), "looks like UTF-16"),
+        (b"", "the file is empty"),
+        (b"\n\n", "2 empty"),
+        (b"no tab\n", "1 not two columns"),
+    ],
 )
 def test_a_file_without_pairs_is_refused(content, message, tmp_path):
     with pytest.raises(DataError, match=message):

@@ -44,7 +44,6 @@ def clone(tmp_path_factory, tiny, tiny_bn) -> Path:
     for trained in (tiny_bn, tiny):
         (folder / "runs" / trained.path.name).symlink_to(trained.path)
     touch(tiny.path)
-    (folder / "in.txt").write_text("Let's go\n")
     return folder
 
 

@@ -24,7 +24,7 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
         "  train     261 pairs kept, 0 dropped",
         "  valid     45 pairs kept, 0 dropped",
         "device      cpu, 1 thread",
-        "  261 of 261 training pairs translated exactly",
+        "  261 of 261 training pairs translated exactly, word by word",
         "  python translate.py --run runs/tiny",
     ):
         assert line in out.splitlines(), line
@@ -79,6 +79,7 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         (["--config", "tiny.yaml", "--device", "cuda"], 2, "this machine has none"),
         (["--config", "tiny.yaml", "--device", "abacus"], 2, "invalid choice: 'abacus'"),
         (["--config", "tiny.yaml", "--run", "file/x"], 1, "Not a directory"),
+        (["--config", "tiny.yaml", "--run", "file", "--fresh"], 1, "is a file, not a run folder"),
         (["--config", "tiny.yaml", "--run", "other", "--fresh"], 1, "is not a run folder"),
         (["--confgi", "tiny.yaml"], 2, "--config"),
         ([], 2, "--config"),
@@ -115,7 +116,7 @@ def test_settings_that_changed_since_the_run_began_are_listed(tmp_path):
     assert train(tmp_path, "--config", "tiny.yaml", *QUICK).code == 0
     result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "training.seed=2")
     assert result.code == 1
-    assert "was begun with other settings (training.seed); use --fresh" in result.err
+    assert "was begun with other settings (training.seed: 1, now 2); use --fresh" in result.err
 
 
 @pytest.mark.parametrize("script", ["train.py", "translate.py"])

@@ -165,7 +165,9 @@ def test_a_finished_run_trains_no_further_and_more_steps_continue_it(tmp_path):
 
 def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
     trainer_for(tmp_path / "run").run()
-    with pytest.raises(CheckpointError, match=r"other settings \(model.d_model, training.seed\)"):
+    with pytest.raises(
+        CheckpointError, match=r"settings \(model.d_model: 16, now 8; training.seed: 1, now 9\)"
+    ):
         trainer_for(tmp_path / "run", "model.d_model=8", "training.seed=9")
     data = tmp_path / "own.tsv"
     data.write_bytes(b"a b\tc d\ne\tf\n")
@@ -322,9 +324,9 @@ def test_only_harmless_settings_may_change_on_the_way(tmp_path):
                 continue
             if name in harmless:
                 (note,) = changed_settings(trainer.run_folder, config)
-                assert note == f"settings changed since the run began: {name}"
+                assert note.startswith(f"changed since the run began: {name}: ")
             else:
-                with pytest.raises(CheckpointError, match=rf"other settings \({name}\)"):
+                with pytest.raises(CheckpointError, match=rf"other settings \({name}: "):
                     changed_settings(trainer.run_folder, config)
 
 

@@ -63,6 +63,19 @@ def test_unknown_words_are_named_with_a_suggestion(tiny):
     assert "line 2: unknown word 'pizza'\n" in result.err
 
 
+def test_a_typographic_apostrophe_is_the_same_apostrophe(tiny):
+    assert translate(tiny.folder, "Let’s go") == (0, "Vamos\n", "using runs/tiny\n")
+
+
+def test_many_and_hostile_unknown_words_are_named_shortly(tiny):
+    words = " ".join(f"w{number}" for number in range(20))
+    result = translate(tiny.folder, stdin=f"{words}\n\x1b[31m{'x' * 5000}\n".encode())
+    remarks = result.err.splitlines()[1:]
+    assert remarks[4:6] == ["line 1: unknown word 'w4'", "line 1: and 15 more unknown words"]
+    assert "\x1b" not in result.err
+    assert max(map(len, remarks)) < 120
+
+
 def test_scores_follow_the_translation_on_its_line(tiny):
     result = translate(tiny.folder, "--scores", "Let's go")
     text, vamos, end = result.out.removesuffix("\n").split("\t")
@@ -105,7 +118,8 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tiny):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["hi"], 1, "no trained run in runs/; make one with: python train.py --config tiny.yaml"),
+        (["hi"], 1, "/runs; make one with: python train.py --config tiny.yaml"),
+        (["--input", "."], 2, "a folder, not a file"),
         (["--run", "absent", "hi"], 1, "absent is not a run folder"),
         (["--input", "absent.txt"], 2, "--input absent.txt: no such file"),
         (["--input", "some.txt", "hi"], 2, "give sentences or --input, not both"),

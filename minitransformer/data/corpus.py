@@ -84,6 +84,8 @@ def read_tab_separated(path: Path, name: str) -> Split:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path}: looks like UTF-16; save it as UTF-8")
     split = Split(name)
     for number, raw in enumerate(lines_of(content), start=1):
         try:

@@ -60,9 +60,16 @@ class WordTokenizer:
 
     def encode(self, text: str, *, end: bool) -> Encoded:
         """Split and number a text; `end` puts <EOS> after it."""
-        tokens = self.split(normalize(text))
+        tokens = [self.known_spelling(token) for token in self.split(normalize(text))]
         ids = [self.ids.get(token, UNK_ID) for token in tokens]
         return Encoded(text, [*tokens, EOS], [*ids, EOS_ID]) if end else Encoded(text, tokens, ids)
+
+    def known_spelling(self, token: str) -> str:
+        """Phones write ’ where corpora have ', and the other way round."""
+        for other in (token.replace("’", "'"), token.replace("'", "’")):
+            if token not in self.ids and other in self.ids:
+                return other
+        return token
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, up to <EOS>."""

@@ -9,6 +9,7 @@ from tqdm import tqdm
 from minitransformer import __version__
 from minitransformer.data.corpus import Split
 from minitransformer.data.tokenizer import SPECIALS
+from minitransformer.data.words import normalize
 from minitransformer.evaluation import Evaluation
 from minitransformer.training.trainer import Trainer
 from minitransformer.training.watcher import StepReport, Watcher
@@ -86,7 +87,7 @@ class Console(Watcher):
         if self.latest:
             for line in sample_lines(self.latest, trainer.config.evaluation.samples):
                 print(line)
-            for line in result_lines(self.latest):
+            for line in result_lines(self.latest, trainer):
                 print(line)
             print(
                 f"  {self.steps} steps took {self.seconds:.1f} s, "
@@ -155,18 +156,25 @@ def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
         if count:
             lines.append(f"\nSamples from {name}:")
         for sample in wrong_first[:count]:
-            remark = "" if sample.is_exact else f"   (expected: {sample.reference})"
+            is_same = sample.translation == normalize(sample.reference)
+            remark = "" if is_same else f"   (expected: {sample.reference})"
             lines.append(f"  {sample.source} → {sample.translation}{remark}")
     return lines
 
 
-def result_lines(evaluations: dict[str, Evaluation]) -> list[str]:
-    names = {"train": "training pairs", "valid": "held-out pairs"}
-    lines = [
-        f"  {evaluation.exact_match.total:.0f} of {evaluation.exact_match.count} "
-        f"{names[name]} translated exactly"
-        for name, evaluation in evaluations.items()
-    ]
+def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[str]:
+    splits = {
+        "train": ("training", trainer.train_pairs),
+        "valid": ("held-out", trainer.valid_pairs),
+    }
+    lines = []
+    for name, evaluation in evaluations.items():
+        kind, pairs = splits[name]
+        right, count = evaluation.exact_match.total, evaluation.exact_match.count
+        part = "" if count == len(pairs) else "the first "
+        lines.append(
+            f"  {right:.0f} of {part}{count} {kind} pairs translated exactly, word by word"
+        )
     any_evaluation = next(iter(evaluations.values()))
     return [
         "\nResult:",

@@ -13,9 +13,10 @@ MAY_CHANGE = {
 def changed_settings(run: RunFolder, config: Config) -> list[str]:
     """A note on settings that changed since a run began; refuses those that make it another."""
     changed = changed_keys(run.load_config(), config)
-    if refused := [key for key in changed if key not in MAY_CHANGE]:
+    told = {key: f"{key}: {values}" for key, values in changed.items()}
+    if refused := [told[key] for key in changed if key not in MAY_CHANGE]:
         raise CheckpointError(
-            f"{run.path} was begun with other settings ({', '.join(refused)}); "
+            f"{run.path} was begun with other settings ({'; '.join(refused)}); "
             "use --fresh to start over, or --run for another folder"
         )
-    return [f"settings changed since the run began: {', '.join(changed)}"] if changed else []
+    return [f"changed since the run began: {'; '.join(told.values())}"] if changed else []
