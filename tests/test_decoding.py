@@ -29,17 +29,17 @@ def greedy_without_cache(model, source, start_id: int, limit: int) -> list[int]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_cached_greedy_equals_its_definition(name):
     model = build(VARIANTS[name])
-    for seed in range(3):
-        source = ids(1, 3 + seed, seed=seed)
-        (choices,) = greedy(model, source, start_id=EOS_ID, limits=[12])
-        assert [choice.id for choice in choices] == greedy_without_cache(model, source, EOS_ID, 12)
+    for seed in range(2):
+        source = ids(1, 3 + 2 * seed, seed=seed)
+        (choices,) = greedy(model, source, start_id=EOS_ID, limits=[7])
+        assert [choice.id for choice in choices] == greedy_without_cache(model, source, EOS_ID, 7)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_score_from_search_is_the_score_by_teacher_forcing(name):
     model = build(VARIANTS[name])
-    source = ids(4, 5)
-    for row, choices in enumerate(greedy(model, source, start_id=EOS_ID, limits=[9] * 4)):
+    source = ids(3, 5)
+    for row, choices in enumerate(greedy(model, source, start_id=EOS_ID, limits=[6] * 3)):
         produced = [choice.id for choice in choices]
         logits = model(source[row : row + 1], torch.tensor([[EOS_ID, *produced[:-1]]]))
         forced = logits[0].log_softmax(-1)[torch.arange(len(produced)), produced]
@@ -51,9 +51,9 @@ def test_the_score_from_search_is_the_score_by_teacher_forcing(name):
 def test_batch_and_neighbours_never_change_a_translation(name):
     model = build(VARIANTS[name])
     sources = [ids(1, 1 + seed % 7, seed=seed)[0].tolist() for seed in range(64)]
-    limits = [5 + seed % 3 for seed in range(64)]
+    limits = [4 + seed % 3 for seed in range(64)]
     together = greedy(model, pad(sources), start_id=EOS_ID, limits=limits)
-    for row in range(0, 64, 5):
+    for row in range(0, 64, 13):
         (alone,) = greedy(model, pad([sources[row]]), start_id=EOS_ID, limits=[limits[row]])
         assert [choice.id for choice in alone] == [choice.id for choice in together[row]]
 

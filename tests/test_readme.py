@@ -5,10 +5,12 @@ import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import TrainedRun
 from tests.processes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,14 +21,12 @@ def blocks(language: str) -> list[str]:
     return [content for name, content in fenced if name == language]
 
 
-def shell_lines() -> list[tuple[str, str]]:
-    """Every command of the README with the result that its comment names."""
-    lines = [line for block in blocks("bash") for line in block.splitlines() if line]
-    return [
-        (command.strip(), comment.strip())
-        for command, _, comment in (re.sub(r" {2,}# ", "\x00", line).partition("\x00")
-                                    for line in lines)
-    ]  # fmt: skip
+def shell_lines(block: str) -> list[tuple[str, str]]:
+    """The commands of a block, each with the result that its comment names."""
+    parts = [
+        re.sub(r" {2,}# ", "\x00", line).partition("\x00") for line in block.splitlines() if line
+    ]
+    return [(command.strip(), comment.strip()) for command, _, comment in parts]
 
 
 def touch(run: Path) -> None:
@@ -35,21 +35,25 @@ def touch(run: Path) -> None:
         os.utime(step)
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory, tiny, tiny_bn) -> Path:
-    """A folder that looks like a clone in which the first command has been run."""
-    folder = tmp_path_factory.mktemp("clone")
+def make_clone(folder: Path, *runs: TrainedRun) -> Path:
+    """A folder that looks like a clone in which these runs have been trained."""
     for name in ("train.py", "translate.py", "configs", "minitransformer"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "runs").mkdir()
-    for trained in (tiny_bn, tiny):
+    for trained in runs:
         (folder / "runs" / trained.path.name).symlink_to(trained.path)
-    touch(tiny.path)
+        touch(trained.path)
     return folder
 
 
+@pytest.fixture
+def clone(tmp_path, tiny_bn, tiny) -> Path:
+    return make_clone(tmp_path, tiny_bn, tiny)
+
+
 def test_the_two_commands_are_the_ones_that_ci_runs():
-    commands = [command for command, _ in shell_lines() if command.startswith("pip install")]
+    lines = [line for block in blocks("bash") for line in shell_lines(block)]
+    commands = [command for command, _ in lines if command.startswith("pip install")]
     assert commands == [
         "pip install -c constraints.txt -e . && python train.py --config tiny.yaml",
         "pip install -c constraints.txt -e '.[dev]' && pytest",
@@ -59,16 +63,17 @@ def test_the_two_commands_are_the_ones_that_ci_runs():
     assert all(command in README.splitlines() or f"\n{command}" in README for command in commands)
 
 
-def test_the_commands_print_what_the_readme_says(clone):
+def run_block(block: str, folder: Path) -> int:
+    """Run a block's commands as they stand; returns how many printed what their comment says."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     checked = 0
-    for command, comment in shell_lines():
-        if "pip install" in command or command == "python translate.py" or "runs/few" in command:
+    for command, comment in shell_lines(block):
+        if "pip install" in command or command == "python translate.py":  # installed; a prompt
             continue
-        if "tiny-bn.yaml" in command:  # it has been trained already
+        if "runs/few" in command or "tiny-bn.yaml" in command:  # trained elsewhere
             continue
         result = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command], cwd=clone, capture_output=True, text=True,
+            ["bash", "-euo", "pipefail", "-c", command], cwd=folder, capture_output=True, text=True,
             encoding="utf-8", env=os.environ | {"PATH": path}, stdin=subprocess.DEVNULL,
             check=False,
         )  # fmt: skip
@@ -76,12 +81,18 @@ def test_the_commands_print_what_the_readme_says(clone):
         if command.startswith(("echo", 'python translate.py "', "python translate.py --run")):
             assert result.stdout == f"{comment}\n"
             checked += 1
-    assert checked == 4
-    assert (clone / "out.txt").read_text() == "Vamos\n"
+    return checked
 
 
-def test_the_sample_at_the_top_is_real(clone, tiny):
-    touch(tiny.path)
+def test_the_commands_print_what_the_readme_says(tmp_path_factory, tiny_bn, tiny):
+    folders = [make_clone(tmp_path_factory.mktemp("clone"), tiny_bn, tiny) for _ in blocks("bash")]
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(run_block, blocks("bash"), folders)) == 4
+    assert [(folder / "out.txt").read_text() for folder in folders if (folder / "out.txt").exists()
+            ] == ["Vamos\n"]  # fmt: skip
+
+
+def test_the_sample_at_the_top_is_real(clone):
     sample = next(block for block in blocks("") if block.startswith("$ python translate.py"))
     command, _, expected = sample.removeprefix("$ python ").partition("\n")
     result = subprocess.run(

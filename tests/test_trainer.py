@@ -39,10 +39,16 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
     assert without_clock(first.run_folder.metrics) == without_clock(second.run_folder.metrics)
 
 
-@pytest.mark.parametrize("stop_at", [1, 4, 7, 11])
-def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, stop_at):
-    whole = trainer_for(tmp_path / "whole")
-    whole.run()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing interrupted."""
+    trainer = trainer_for(tmp_path_factory.mktemp("whole") / "run")
+    trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("stop_at", [1, 7, 11])
+def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, whole, stop_at):
     first = trainer_for(tmp_path / "parts")
     first.evaluate()
     while first.state.step < stop_at:
