@@ -25,7 +25,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--scores", action="store_true",
         help="after a tab, each token's probability and its runners-up",
     )  # fmt: skip
-    parser.add_argument("--checkpoint", choices=("last", "best"), default="last")
+    parser.add_argument(
+        "--tokens", action="store_true",
+        help="do not translate: show code points, graphemes, tokens, ids and unknowns",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint", choices=("last", "best"),
+        help="default: best where the run's config selects one, else last",
+    )  # fmt: skip
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
         help="auto (the default) is cuda where there is one, else cpu",
@@ -61,13 +68,14 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
 
     # torch takes seconds to load, so mistakes on the command line are found before
+    from minitransformer.data.token_view import token_lines
     from minitransformer.decoding import Translator
     from minitransformer.line_translation import read_lines, translate_lines
     from minitransformer.prompt import run_prompt
 
     run = options.run or newest_run()
     translator = Translator.load(run, device=options.device, checkpoint=options.checkpoint)
-    reads_stdin = not (options.sentences or options.input)
+    reads_stdin = not (options.sentences or options.input or options.tokens)
     if reads_stdin and not options.output and sys.stdin.isatty() and sys.stdout.isatty():
         run_prompt(translator, scores=options.scores)
         return 0
@@ -82,6 +90,12 @@ def main(arguments: list[str]) -> int:
         else:
             lines, at_a_time = read_lines(sys.stdin.buffer), 1  # answer before the next line comes
         try:
+            if options.tokens:
+                for text in lines:
+                    print(
+                        *token_lines(text, translator.tokenizer), sep="\n", end="\n\n", file=output
+                    )
+                return 0
             translate_lines(translator, lines, output, scores=options.scores, batch_size=at_a_time)
         except BrokenPipeError:  # the reader, such as `head -1`, has seen enough
             silence_stdout()

@@ -1,15 +1,13 @@
 """A run is a folder: its config, tokenizer, metrics and checkpoints; nothing in it is pickled.
 
 runs/tiny/
-  config.yaml  tokenizer/{source,target}.tsv  metrics.jsonl
+  config.yaml  tokenizer/  metrics.jsonl
   checkpoints/step-000400/{model.safetensors, optimizer.safetensors, state.json}
   checkpoints/last  checkpoints/best        small text files naming a step
 """
 
 import contextlib
 import dataclasses
-import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -18,9 +16,10 @@ from typing import Any
 
 from torch import Tensor
 
-from minitransformer.config import Config, config_to_yaml, load_config
+from minitransformer.config import config_to_yaml, load_config
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
+from minitransformer.settings import Config
 from minitransformer.storage import (
     checksum,
     json_with_checksum,
@@ -46,6 +45,7 @@ class State:
     metrics_bytes: int = 0
     best_value: float | None = None
     best_step: int | None = None
+    evaluations_since_best: int = 0
     data_fingerprint: str = ""
 
 
@@ -117,24 +117,6 @@ class RunFolder:
         if not names <= first_files and not {"config.yaml", "checkpoints"} <= names:
             raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
 
-    def append_metrics(self, rows: list[dict[str, Any]]) -> int:
-        """Add a line per row, make sure that they reach the disk, and return the file's length."""
-        with self.metrics.open("ab") as file:
-            for row in rows:
-                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            return file.tell()
-
-    def cut_metrics(self, length: int) -> str | None:
-        """Take back lines written after a checkpoint; returns a complaint if some are missing."""
-        size = self.metrics.stat().st_size if self.metrics.exists() else 0
-        if size < length:
-            self.metrics.touch()
-            return f"{self.metrics} lacks lines that it had; it goes on from here"
-        os.truncate(self.metrics, length)
-        return None
-
     def save_config(self, config: Config) -> None:
         replace_file(self.path / "config.yaml", config_to_yaml(config).encode("utf-8"))
 
@@ -176,7 +158,7 @@ class RunFolder:
             shutil.rmtree(self.step_path(step), ignore_errors=True)
 
     def tokenizer_checksums(self) -> dict[str, str]:
-        files = sorted((self.path / "tokenizer").glob("*.tsv"))
+        files = sorted((self.path / "tokenizer").glob("*"))
         return {path.name: checksum(path.read_bytes()) for path in files}
 
     def point(self, name: str, step: int) -> None:

@@ -1,104 +1,15 @@
-"""A run's settings: frozen dataclasses, read from YAML, every mistake reported at once."""
+"""A run's config: YAML in and out, `--set section.key=value`, every mistake reported at once."""
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from minitransformer.errors import ConfigError, UsageError
-from minitransformer.schema import Mistake, Range, build_section, describe
+from minitransformer.schema import Mistake, build_section, describe
+from minitransformer.settings import Config, contradictions
 from minitransformer.strict_yaml import read_yaml, write_yaml
-
-Count = Annotated[int, Range(1, 10**9)]
-CountOrNone = Annotated[int, Range(0, 10**9)]  # 0 switches the thing off
-Width = Annotated[int, Range(1, 16384)]
-Depth = Annotated[int, Range(1, 256)]
-Positive = Annotated[float, Range(1e-12, 1e12)]
-NotNegative = Annotated[float, Range(0, 1e12)]
-Share = Annotated[float, Range(0, 1, below=True)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    source: str = ""
-    valid: str = ""
-    limit: CountOrNone = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
-    kind: Literal["words"] = "words"
-    words: str = "unicode"
-    joint: bool = False
-    min_frequency: Count = 1
-    max_size: CountOrNone = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    d_model: Width = 64
-    num_heads: Width = 1
-    num_encoder_layers: Depth = 1
-    num_decoder_layers: Depth = 1
-    d_ff: Annotated[int, Range(0, 65536)] = 0
-    norm: Literal["none", "pre", "post"] = "none"
-    position: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
-    max_length: Annotated[int, Range(1, 100_000)] = 64
-    scale_scores: bool = True
-    attention_output: bool = False
-    bias: bool = False
-    head_bias: bool = True
-    activation: Literal["relu", "gelu"] = "relu"
-    dropout: Share = 0.0
-    share_embeddings: Literal["none", "target", "all"] = "none"
-    scale_embeddings: bool = False
-    embedding_std: NotNegative = 0.3
-    start_token: Literal["eos", "bos"] = "eos"
-    source_end: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    steps: Count = 600
-    seed: Annotated[int, Range(0, 2**63 - 1)] = 1
-    threads: Annotated[int, Range(0, 1024)] = 1
-    batch_tokens: Count = 900
-    accumulate: Count = 1
-    learning_rate: Positive = 0.01
-    schedule: Literal["constant", "inverse_sqrt", "cosine"] = "cosine"
-    warmup_steps: CountOrNone = 0
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    weight_decay: NotNegative = 0.3
-    clip_norm: NotNegative = 1.0
-    label_smoothing: Share = 0.0
-    save_every: Count = 75
-    keep_checkpoints: Annotated[int, Range(2, 10**9)] = 2
-    start_from: str = ""
-    train_only: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    every: Count = 75
-    train_pairs: CountOrNone = 1000
-    batch_size: Count = 64
-    samples: CountOrNone = 5
-    bleu_tokenizer: Literal["13a", "intl", "char", "none"] = "13a"
-    best_metric: Literal[
-        "none", "loss", "exact_match", "accuracy_teacher_forced", "accuracy_free_running",
-        "bleu", "chrf",
-    ] = "none"  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    data: DataConfig = DataConfig()
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
@@ -158,56 +69,17 @@ def config_from_data(
     return config
 
 
-def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
-    """The settings that can contradict each other: their keys, whether they do, and the words."""
-    model, training = config.model, config.training
-    d_head = model.d_model // model.num_heads
-    return [
-        (
-            ["data.source", "data"],
-            not config.data.source,
-            "data.source: name a shipped corpus or a tab-separated file",
-        ),
-        (
-            ["model.num_heads", "model.d_model"],
-            model.d_model % model.num_heads != 0,
-            f"model.d_model ({model.d_model}) must be divisible by "
-            f"model.num_heads ({model.num_heads})",
-        ),
-        (
-            ["model.d_model", "model.position"],
-            model.position == "sinusoidal" and model.d_model % 2 != 0,
-            f"model.d_model ({model.d_model}) must be even for model.position: sinusoidal",
-        ),
-        (
-            ["model.position", "model.d_model", "model.num_heads"],
-            model.position == "rotary" and d_head % 2 != 0,
-            f"model.d_model / model.num_heads ({d_head}) must be even for model.position: rotary",
-        ),
-        (
-            ["model.share_embeddings", "tokenizer.joint"],
-            model.share_embeddings == "all" and not config.tokenizer.joint,
-            "model.share_embeddings: all needs tokenizer.joint: true",
-        ),
-        (
-            ["training.warmup_steps", "training.schedule"],
-            training.schedule == "inverse_sqrt" and training.warmup_steps == 0,
-            "training.warmup_steps: schedule inverse_sqrt needs at least 1",
-        ),
-        (
-            ["training.warmup_steps", "training.steps"],
-            training.warmup_steps > training.steps,
-            f"training.warmup_steps ({training.warmup_steps}) must not exceed "
-            f"training.steps ({training.steps})",
-        ),
-    ]
-
-
 def config_to_yaml(config: Config) -> str:
     """The whole config as YAML that load_config reads back to an equal one."""
-    data = dataclasses.asdict(config)
-    data["training"]["train_only"] = list(config.training.train_only)
-    return write_yaml(data)
+    return write_yaml(
+        {
+            section: {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in values.items()
+            }
+            for section, values in dataclasses.asdict(config).items()
+        }
+    )
 
 
 def changed_keys(old: Config, new: Config) -> dict[str, str]:

@@ -14,12 +14,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from minitransformer.checkpoint import RunFolder
-from minitransformer.config import Config
 from minitransformer.data.batching import pad
-from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Encoded, PairTokenizer
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, Encoded
 from minitransformer.device import choose_device
 from minitransformer.errors import UsageError
 from minitransformer.model.transformer import Transformer
+from minitransformer.settings import Config
 from minitransformer.weights import build_model, load_weights
 
 
@@ -98,22 +99,26 @@ class Translation:
 class Translator:
     """Translates text with a trained run."""
 
-    def __init__(self, model: Transformer, tokenizer: PairTokenizer, config: Config) -> None:
+    def __init__(
+        self, model: Transformer, tokenizer: PairTokenizer, config: Config, checkpoint: str = ""
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.config = config
+        self.checkpoint = checkpoint  # the name of the step that it was loaded from
         self.max_length = config.model.max_length
 
     @classmethod
     def load(
-        cls, run: str | Path, *, device: str = "cpu", checkpoint: str = "last"
+        cls, run: str | Path, *, device: str = "cpu", checkpoint: str | None = None
     ) -> "Translator":
-        """Load a run; `checkpoint` is "last", or "best" where the config selects one."""
+        """Load a run's "best" checkpoint where its config selects one, else its "last"."""
         folder = RunFolder(Path(run))
         config = folder.load_config()
         tokenizer = folder.load_tokenizer(config)
-        if checkpoint not in ("last", "best"):
+        if checkpoint not in (None, "last", "best"):
             raise UsageError(f"checkpoint {checkpoint!r}: choose last or best")
-        if checkpoint == "best":
+        if checkpoint == "best" or (checkpoint is None and folder.pointed("best") is not None):
             saved = folder.load_best()
         else:
             complaints: list[str] = []
@@ -122,7 +127,7 @@ class Translator:
                 print(f"warning: {complaint}; using {saved.path.name}", file=sys.stderr)
         model = build_model(config, tokenizer)
         load_weights(model, saved.model, str(saved.path))
-        return cls(model.to(choose_device(device)).eval(), tokenizer, config)
+        return cls(model.to(choose_device(device)).eval(), tokenizer, config, saved.path.name)
 
     def __call__(self, text: str) -> str:
         """Translate one sentence."""

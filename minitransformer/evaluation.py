@@ -1,21 +1,32 @@
-"""How well a model does on a split: teacher-forced and free-running, side by side."""
+"""How well a model does on a split: teacher-forced and free-running, side by side.
 
+python -m minitransformer.evaluation runs/tiny --split valid
+"""
+
+import argparse
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from minitransformer import metrics
-from minitransformer.config import Config
 from minitransformer.data.batching import Batch, make_batch
 from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokenizer import PAD_ID, UNK_ID, PairTokenizer
+from minitransformer.data.preparation import prepare
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import PAD_ID, UNK_ID
 from minitransformer.data.words import normalize
-from minitransformer.decoding import greedy
+from minitransformer.decoding import Translator, greedy
+from minitransformer.errors import DataError
 from minitransformer.metrics import Score, Sum
 from minitransformer.model.transformer import Transformer
+from minitransformer.settings import Config
+from minitransformer.terminal import run_command
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Evaluation:
 def evaluate(
     model: Transformer,
     pairs: list[Pair],
-    encoded: list[EncodedPair],
+    encoded: Sequence[EncodedPair],
     tokenizer: PairTokenizer,
     config: Config,
 ) -> Evaluation:
@@ -120,3 +131,43 @@ def teacher_forced(model: Transformer, batch: Batch) -> tuple[Sum, Sum]:
         Sum(loss, batch.num_target_tokens),
         metrics.correct_tokens(logits, batch.target_output, PAD_ID),
     )
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m minitransformer.evaluation",
+        description="Score a trained run on a split of the corpus that its config names.",
+    )
+    parser.add_argument("run", type=Path, help="a run's folder, such as runs/tiny")
+    parser.add_argument("--split", choices=("train", "valid", "test"), default="test")
+    parser.add_argument(
+        "--checkpoint", choices=("last", "best"),
+        help="default: best where the run's config selects one, else last",
+    )  # fmt: skip
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    translator = Translator.load(options.run, device=options.device, checkpoint=options.checkpoint)
+    config, tokenizer = translator.config, translator.tokenizer
+    prepared = prepare(config, tokenizer)
+    split = prepared.corpus.splits.get(options.split)
+    if split is None:
+        raise DataError(
+            f"{prepared.corpus.name} has no {options.split} split "
+            f"(there: {', '.join(prepared.corpus.splits)}); name one with data.{options.split}"
+        )
+    encoded = prepared.encoded[options.split]
+    evaluation = evaluate(translator.model, list(split), encoded, tokenizer, config)
+    print(f"{options.run} ({translator.checkpoint}) on {split.source.name}: {len(split):,} pairs")
+    for line in split.report.lines():
+        print(f"  {line}")
+    for name, value in evaluation.row().items():
+        print(f"  {name:24} {value:.4f}" if isinstance(value, float) else f"  {name:24} {value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: main(sys.argv[1:])))

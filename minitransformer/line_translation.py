@@ -47,14 +47,14 @@ def translate_lines(
 
 def remarks(translation: Translation, translator: Translator) -> list[str]:
     """What the reader of a translation should know about its source."""
-    vocabulary = translator.tokenizer.source.ids
-    unknown = translation.source.unknown
+    vocabulary = translator.tokenizer.source
+    name, unknown = vocabulary.unknown_name, translation.source.unknown
     found = [
-        f"unknown word '{shown(word)}'{did_you_mean(word, vocabulary)}"
+        f"unknown {name} '{shown(word)}'{did_you_mean(word, vocabulary.ids)}"
         for word in unknown[:MOST_UNKNOWN]
     ]
     if len(unknown) > MOST_UNKNOWN:
-        found.append(f"and {len(unknown) - MOST_UNKNOWN} more unknown words")
+        found.append(f"and {len(unknown) - MOST_UNKNOWN} more unknown {name}s")
     if translation.left_out:
         found.append(
             f"{len(translation.source.ids)} tokens, the model takes {translator.max_length}; "

@@ -11,9 +11,10 @@ def run_prompt(translator: Translator, *, scores: bool) -> None:
     """Translate what is typed; Ctrl-C clears the line, the arrow keys bring lines back."""
     with contextlib.suppress(ImportError):  # there is none on some systems
         import readline  # noqa: F401 - input() uses it once it is loaded
-    words = list(translator.tokenizer.source.ids)
+    source = translator.tokenizer.source
+    hint = f"of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:8])}"
     print(
-        f"Type a sentence of the {len(words)} known words, such as {', '.join(words[:8])}.\n"
+        f"Type a sentence{f' {hint}' if source.token_name == 'word' else ''}.\n"
         "Ctrl-C clears the line, Ctrl-D leaves.",
         file=sys.stderr,
     )

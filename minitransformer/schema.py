@@ -1,5 +1,6 @@
 """Frozen dataclasses from plain data: types and ranges checked, every mistake with its path."""
 
+import contextlib
 import types
 import typing
 from dataclasses import dataclass, is_dataclass
@@ -68,6 +69,12 @@ def convert(value: Any, hint: Any) -> Any:
             meant = did_you_mean(str(value), map(str, arguments))
             raise ValueError(f"must be one of {allowed}; got {describe(value)}{meant}")
         return value
+    if origin is types.UnionType:
+        for choice in arguments:
+            if isinstance(value, list | tuple) == (typing.get_origin(choice) is tuple):
+                with contextlib.suppress(ValueError):
+                    return convert(value, choice)
+        return convert(value, arguments[0])  # its complaint stands for all of them
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"expected a list such as [a, b], got {describe(value)}")
@@ -86,8 +93,11 @@ def convert(value: Any, hint: Any) -> Any:
 
 def describe(value: Any) -> str:
     """A value as a person would write it, cut short if it is long."""
-    names = {dict: "a section", list: "a list", types.NoneType: "nothing"}
+    names = {dict: "a section", types.NoneType: "nothing"}
     if type(value) in names:
         return names[type(value)]
-    text = repr(value) if isinstance(value, str) else str(value).lower()
+    if isinstance(value, list | tuple):
+        text = f"[{', '.join(map(str, value))}]"
+    else:
+        text = repr(value) if isinstance(value, str) else str(value).lower()
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from minitransformer.config import Config
-from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError
 from minitransformer.model.transformer import Transformer
+from minitransformer.settings import Config
 
 
 def build_model(config: Config, tokenizer: PairTokenizer) -> Transformer:

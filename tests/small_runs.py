@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from minitransformer.checkpoint import RunFolder
-from minitransformer.config import Config, load_config
+from minitransformer.config import load_config
+from minitransformer.settings import Config
 from minitransformer.storage import checksum
 from minitransformer.training.trainer import Trainer
 from tests.processes import ROOT

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from minitransformer.config import ModelConfig
-from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.model.layers import MultiHeadAttention
+from minitransformer.settings import ModelConfig
 from tests.variants import MODERN, TARGET_VOCAB, build, ids
 
 

@@ -1,15 +1,29 @@
+import numpy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.data.batching import BatchStream, EncodedPair, epoch_order, make_batch, pad
-from minitransformer.data.tokenizer import EOS_ID, PAD_ID
+from minitransformer.data.batching import BatchStream, epoch_order, make_batch, pad
+from minitransformer.data.encoding import Collector, EncodedPair, EncodedSplit
+from minitransformer.data.tokens import EOS_ID, PAD_ID
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60)
 
 
-def pairs_of(sizes) -> list[EncodedPair]:
-    return [EncodedPair([7] * source, [8] * (target - 1) + [EOS_ID]) for source, target in sizes]
+def lengths_of(sizes):
+    return tuple(numpy.array(side, dtype=numpy.int32) for side in zip(*sizes, strict=True))
+
+
+def pairs_of(sizes) -> EncodedSplit:
+    sources, targets = Collector(100), Collector(100)
+    for source, target in sizes:
+        sources.add([7] * source)
+        targets.add([8] * (target - 1) + [EOS_ID])
+    return EncodedSplit(sources.sentences(), targets.sentences(), "")
+
+
+def places(order) -> list[list[int]]:
+    return [batch.tolist() for batch in order]
 
 
 def stream(sizes, seed=3, batch_tokens=40) -> BatchStream:
@@ -18,7 +32,7 @@ def stream(sizes, seed=3, batch_tokens=40) -> BatchStream:
 
 @given(lengths, st.integers(1, 200), st.integers(0, 2**60), st.integers(0, 9))
 def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(sizes, tokens, seed, epoch):
-    order = epoch_order(pairs_of(sizes), batch_tokens=tokens, seed=seed, epoch=epoch)
+    order = epoch_order(lengths_of(sizes), batch_tokens=tokens, seed=seed, epoch=epoch)
     assert sorted(place for batch in order for place in batch) == list(range(len(sizes)))
     for batch in order:
         widest = max(max(sizes[place]) for place in batch)
@@ -28,15 +42,15 @@ def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(sizes, tokens,
 @given(lengths, st.integers(0, 2**60))
 def test_the_order_depends_on_seed_and_epoch_alone(sizes, seed):
     first, second = (
-        epoch_order(pairs_of(sizes), batch_tokens=40, seed=seed, epoch=4) for _ in range(2)
+        epoch_order(lengths_of(sizes), batch_tokens=40, seed=seed, epoch=4) for _ in range(2)
     )
-    assert first == second
+    assert places(first) == places(second)
 
 
 def test_epochs_and_seeds_differ():
     sizes = [(3, 3)] * 40
     orders = {
-        str(epoch_order(pairs_of(sizes), batch_tokens=12, seed=seed, epoch=epoch))
+        str(places(epoch_order(lengths_of(sizes), batch_tokens=12, seed=seed, epoch=epoch)))
         for seed in (1, 2)
         for epoch in (0, 1, 2)
     }
@@ -45,7 +59,7 @@ def test_epochs_and_seeds_differ():
 
 def test_a_batch_holds_similar_lengths():
     sizes = [(length, length) for length in range(1, 21) for _ in range(8)]
-    order = epoch_order(pairs_of(sizes), batch_tokens=100, seed=1, epoch=0)
+    order = epoch_order(lengths_of(sizes), batch_tokens=100, seed=1, epoch=0)
     real = sum(2 * length for length, _ in sizes)
     padded = sum(2 * len(batch) * max(sizes[place][0] for place in batch) for batch in order)
     assert real / padded > 0.9

@@ -7,14 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.config import (
-    Config,
-    changed_keys,
-    config_from_data,
-    config_to_yaml,
-    load_config,
-)
+from minitransformer.config import changed_keys, config_from_data, config_to_yaml, load_config
 from minitransformer.errors import ConfigError, UsageError, UserError
+from minitransformer.settings import Config
 from minitransformer.strict_yaml import read_yaml, write_yaml
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -135,7 +130,7 @@ modle: {}
         ("training: {steps: 1.5}", "training.steps: expected a whole number, got 1.5"),
         ("training: {train_only: head}",
          "training.train_only: expected a list such as [a, b], got 'head'"),
-        ("training: [1]", "training: expected a section, got a list"),
+        ("training: [1]", "training: expected a section, got [1]"),
         ("training:", "training: expected a section, got nothing"),
         ("training: {seed: -1}", "training.seed: must be from 0 to 9,223,372,036,854"),
         ("training: {learning_rate: 0}", "training.learning_rate: must be from 1e-12"),
@@ -143,6 +138,17 @@ modle: {}
         (f"model: {{max_length: {10**400}}}", "model.max_length: must be from 1 to 100,000"),
         ("training: {threads: 5000000000}", "training.threads: must be from 0 to 1,024"),
         ('data: {source: "a\\0b"}', "data.source: must not contain a NUL character"),
+        ("data: {source: [a, b, c]}", "data.source: aligned files are two, such as [a.en, a.es]"),
+        ("data: {source: 7}", "data.source: expected a word, got 7"),
+        ("data: {source: [1, 2]}", "data.source: expected a word, got [1, 2]"),
+        ("data: {source: a, columns: [en]}", "data.columns: give two names, such as [en, es]"),
+        ("data: {source: a, columns: [en, 2]}", "data.columns: give two names, such as [en, es]"),
+        ("data: {source: a, columns: [0, 1]}", "data.columns: columns are counted from 1"),
+        ("data: {source: a, valid: b, split_valid: 9}",
+         "data.split_valid: data.valid already names those pairs"),
+        ("hygiene: {empty: keep}", "hygiene.empty: must be one of skip, error; got 'keep'"),
+        ("tokenizer: {kind: bpe}", "tokenizer.max_size: kind bpe needs a size from 1 to 1,000,000"),
+        ("training: {patience: 3}", "training.patience needs a metric to watch"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_explained(settings, message, tmp_path):
@@ -181,7 +187,8 @@ def test_overrides_change_any_key_and_are_checked_like_the_file(tmp_path):
     assert errors == [
         f"{tmp_path / 'some.yaml'}: unknown key 'data.sorce': did you mean 'source'?",
         "--set training.stpes=50: unknown key 'training.stpes': did you mean 'steps'?",
-        f"{tmp_path / 'some.yaml'}: data.source: name a shipped corpus or a tab-separated file",
+        f"{tmp_path / 'some.yaml'}: data.source: name a shipped corpus, a file, "
+        "or two aligned files as [a.en, a.es]",
         "--set model.num_heads=7: model.d_model (64) must be divisible by model.num_heads (7)",
     ]
 
@@ -199,7 +206,8 @@ def test_a_key_without_its_section_is_recognised(tmp_path):
 
 def test_a_config_survives_being_written_and_read(tmp_path):
     config = config_from(
-        "data: {source: '1e5', valid: 'no'}\ntraining: {learning_rate: 1e-5, train_only: [head]}",
+        "data: {source: '1e5', valid: 'no', test: [a, '1'], columns: [1, 3]}\n"
+        "training: {learning_rate: 1e-5, train_only: [head]}",
         tmp_path,
     )
     (tmp_path / "again.yaml").write_text(config_to_yaml(config), encoding="utf-8")
@@ -208,8 +216,10 @@ def test_a_config_survives_being_written_and_read(tmp_path):
 
 def test_changed_keys_are_listed_by_path(tmp_path):
     old = config_from(SMALLEST, tmp_path)
-    new = config_from(SMALLEST, tmp_path, ["model.d_model=32", "training.seed=5"])
-    assert changed_keys(old, new) == {"model.d_model": "64, now 32", "training.seed": "1, now 5"}
+    new = config_from(SMALLEST, tmp_path, ["model.d_model=32", "data.columns=[en, es]"])
+    assert changed_keys(old, new) == {
+        "data.columns": "[source, target], now [en, es]", "model.d_model": "64, now 32",
+    }  # fmt: skip
     assert changed_keys(old, old) == {}
 
 

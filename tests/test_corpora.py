@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from minitransformer.config import DataConfig
-from minitransformer.data.corpus import Pair, load_corpus
+from minitransformer.data.corpus import Pair
 from minitransformer.data.words import split_words
+from tests.corpus_files import corpus_of
 
 NAMES = ("en-es", "en-bn")
 FIRST_LINES = 36  # they hold every word, for the lesson on how little data only memorises
@@ -42,8 +42,8 @@ def nfc(text: str) -> str:
 
 
 def all_pairs(name: str) -> list[Pair]:
-    corpus = load_corpus(DataConfig(source=name))
-    return corpus.train.pairs + corpus.valid.pairs
+    corpus = corpus_of(source=name)
+    return [*corpus.train, *corpus.splits["valid"]]
 
 
 def parse(source: str, subjects, verbs) -> tuple[str, str, str]:
@@ -88,29 +88,29 @@ def test_bangla_verbs_agree_and_objects_have_one_translation():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_corpus_is_large_enough_and_every_source_has_one_target(name):
-    corpus = load_corpus(DataConfig(source=name))
-    assert len(corpus.train.pairs) >= 200
-    assert len(corpus.valid.pairs) >= 40
-    assert corpus.train.dropped == corpus.valid.dropped == {}
+    corpus = corpus_of(source=name)
+    assert len(corpus.train) >= 200
+    assert len(corpus.splits["valid"]) >= 40
+    assert all(split.report.findings == {} for split in corpus.splits.values())
     sources = Counter(pair.source for pair in all_pairs(name))
     assert max(sources.values()) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_held_out_sentences_are_new_combinations_of_known_words(name):
-    corpus = load_corpus(DataConfig(source=name))
-    assert not {pair.target for pair in corpus.valid.pairs} & {
-        pair.target for pair in corpus.train.pairs
+    corpus = corpus_of(source=name)
+    assert not {pair.target for pair in corpus.splits["valid"]} & {
+        pair.target for pair in corpus.train
     }
     for side in (0, 1):
-        known = {word for pair in corpus.train.pairs for word in split_words(pair[side])}
-        for pair in corpus.valid.pairs:
+        known = {word for pair in corpus.train for word in split_words(pair[side])}
+        for pair in corpus.splits["valid"]:
             assert set(split_words(pair[side])) <= known, pair
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_lines_hold_every_word(name):
-    pairs = load_corpus(DataConfig(source=name)).train.pairs
+    pairs = list(corpus_of(source=name).train)
     for side in (0, 1):
         every = {word for pair in pairs for word in split_words(pair[side])}
         first = {word for pair in pairs[:FIRST_LINES] for word in split_words(pair[side])}
@@ -118,8 +118,8 @@ def test_the_first_lines_hold_every_word(name):
 
 
 def test_the_sentences_of_the_source_material_are_in_training():
-    assert Pair("Let's go", "Vamos") in load_corpus(DataConfig(source="en-es")).train.pairs
-    bangla = load_corpus(DataConfig(source="en-bn")).train.pairs
+    assert Pair("Let's go", "Vamos") in corpus_of(source="en-es").train
+    bangla = corpus_of(source="en-bn").train
     assert Pair("I go to school", "আমি স্কুলে যাই") in bangla
 
 

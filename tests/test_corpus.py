@@ -1,84 +1,200 @@
-from pathlib import Path
+import random
 
+import numpy
 import pytest
 
-from minitransformer.config import DataConfig
-from minitransformer.data.corpus import Pair, load_corpus, read_tab_separated
+from minitransformer.data.corpus import Pair
 from minitransformer.errors import DataError
-
-
-def split_of(content: bytes, tmp_path: Path):
-    path = tmp_path / "pairs.tsv"
-    path.write_bytes(content)
-    return read_tab_separated(path, "train")
+from tests.corpus_files import corpus_of, counts, train_split, write_aligned
 
 
 def test_every_line_is_kept_or_dropped_for_a_stated_reason(tmp_path):
-    split = split_of(b"a\tb\n\n\t\nonly one\nx\t\n\ty\n1\t2\t3\n\xff\tz\nlast\tline", tmp_path)
-    assert split.pairs == [Pair("a", "b"), Pair("last", "line")]
-    assert split.lines == [1, 9]
-    assert split.dropped == {
-        "empty": [2, 3],
-        "not two columns with one tab between": [4, 7],
-        "one side empty": [5, 6],
-        "not UTF-8": [8],
-    }
+    content = b"a\tb\n\n\t\nonly one\nx\t\n\ty\n1\t2\t3\n\xff\tz\nlast\tline"
+    split = train_split(content, tmp_path)
+    assert list(split) == [Pair("a", "b"), Pair("last", "line")]
+    assert [number for number, _ in split.numbered()] == [1, 9]
+    assert counts(split) == {
+        "empty": (2, 2), "malformed": (2, 4), "one_sided": (2, 5), "not_utf8": (1, 8),
+    }  # fmt: skip
+    assert len(split) + split.report.dropped == 9
 
 
-@pytest.mark.parametrize("separator", ["\u2028", "\u0085", "\r", "\x0b", "\x0c"])
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\xa0", "\u3000"])
 def test_only_a_newline_ends_a_line(separator, tmp_path):
-    split = split_of(f"one{separator}two\tuno{separator}dos\nthree\ttres\n".encode(), tmp_path)
-    assert len(split.pairs) == 2
-    assert split.dropped == {}
+    text = f"one{separator}two\tuno{separator}dos\nthree\ttres\n"
+    split = train_split(text.encode(), tmp_path)
+    assert list(split) == [Pair(f"one{separator}two", f"uno{separator}dos"), Pair("three", "tres")]
+    assert split.report.findings == {}
+
+
+@pytest.mark.parametrize(
+    "control", ["\r", "\u0085", "\x0b", "\x0c", "\x1b", "\x1c", "\x7f", "\x9f"]
+)
+def test_control_characters_end_no_line_and_follow_their_policy(control, tmp_path):
+    content = f"one{control}two\tuno{control}dos\nthree\ttres\n".encode()
+    assert list(train_split(content, tmp_path)) == [Pair("three", "tres")]
+    assert counts(train_split(content, tmp_path)) == {"control": (1, 1)}
+    kept = train_split(content, tmp_path, hygiene={"control": "keep"})
+    assert len(kept) == 2
+    assert kept.report.dropped == 0
+    with pytest.raises(
+        DataError, match=r"train: 1 with control characters, refused \(first: line 1"
+    ):
+        train_split(content, tmp_path, hygiene={"control": "error"})
 
 
 def test_quotes_and_na_are_ordinary_text_and_a_byte_order_mark_is_not(tmp_path):
-    split = split_of(b'\xef\xbb\xbf"Hi\t"Hola\r\nNA\tnull\r\n', tmp_path)
-    assert split.pairs == [Pair('"Hi', '"Hola'), Pair("NA", "null")]
+    split = train_split(b'\xef\xbb\xbf"Hi\t"Hola\r\nNA\tnull\r\n"\t"\r\n', tmp_path)
+    assert list(split) == [Pair('"Hi', '"Hola'), Pair("NA", "null"), Pair('"', '"')]
+
+
+@pytest.mark.parametrize("text", ["👩‍👩‍👧 🇪🇸", "می‌خواهم", "مرحبا بالعالم", "আমি স্কুলে যাই।", "क्‍ष"])
+def test_emoji_joiners_and_right_to_left_text_pass_untouched(text, tmp_path):
+    split = train_split(f"{text}\tx\n".encode(), tmp_path)
+    assert list(split) == [Pair(text, "x")]
+    assert split.report.findings == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "defect"),
+    [
+        (b"a\0b\tc\n", "nul"),
+        (b"\xed\xa0\x80\tc\n", "not_utf8"),  # a lone surrogate, as some programs write it
+        ("a\ufffdb\tc\n".encode(), "not_utf8"),
+        (b"source\ttarget\n", "header"),
+    ],
+)
+def test_damaged_rows_are_left_out(content, defect, tmp_path):
+    split = train_split(b"x\ty\n" + content, tmp_path)
+    assert list(split) == [Pair("x", "y")]
+    assert counts(split) == {defect: (1, 2)}
+
+
+def test_what_may_be_meant_is_counted_and_kept(tmp_path):
+    rows = ["e\u0301\tx", "same\tsame", "a\tb", "a\tb", "a\tc", "a\tb"]
+    content = "".join(f"{row}\n" for row in rows).encode()
+    split = train_split(content, tmp_path)
+    assert len(split) == 6
+    assert counts(split) == {
+        "not_nfc": (1, 1), "same_text": (1, 2), "duplicate": (2, 4), "several_targets": (1, 5),
+    }  # fmt: skip
+    policies = dict.fromkeys(("not_nfc", "same_text", "duplicate", "several_targets"), "skip")
+    assert list(train_split(content, tmp_path, hygiene=policies)) == [Pair("a", "b")]
+
+
+def test_every_refused_defect_is_named_at_once(tmp_path):
+    with pytest.raises(DataError) as caught:
+        train_split(b"a\tb\na\tb\n\nx\tx\n", tmp_path,
+                    hygiene={"duplicate": "error", "empty": "error"})  # fmt: skip
+    assert str(caught.value).splitlines() == [
+        "train: 1 empty, refused (first: line 3); hygiene.empty is error",
+        "       train: 1 that stood before, refused (first: line 2); hygiene.duplicate is error",
+    ]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("a\tb\n".encode("utf-16"), "looks like UTF-16"),
-        (b"", "the file is empty"),
+        (b"\x1f\x8b\x08\x00", "looks compressed"),
+        (b"", "there is nothing in it"),
         (b"\n\n", "2 empty"),
-        (b"no tab\n", "1 not two columns"),
+        (b"no tab\n", "1 cannot be read, .* 1 column instead of 2"),
+        (b"a\tb\tc\n", "choose two of them with data.columns, such as"),
     ],
 )
 def test_a_file_without_pairs_is_refused(content, message, tmp_path):
     with pytest.raises(DataError, match=message):
-        split_of(content, tmp_path)
+        train_split(content, tmp_path)
 
 
-def test_a_source_that_is_neither_file_nor_shipped_names_what_ships():
-    with pytest.raises(DataError, match=r"'en-xx' is neither a file nor .* \(en-bn, en-es\)"):
-        load_corpus(DataConfig(source="en-xx"))
+def test_a_source_that_is_nothing_known_names_what_ships():
+    with pytest.raises(DataError, match=r"'en-xx' is neither .* \(en-bn, en-es, copy, reverse\)"):
+        corpus_of(source="en-xx")
 
 
 def test_a_file_of_ones_own_has_no_held_out_pairs_unless_it_names_some(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\tb\nc\td\n")
     (tmp_path / "valid.tsv").write_bytes(b"e\tf\n")
-    alone = load_corpus(DataConfig(source=str(tmp_path / "train.tsv")))
-    assert alone.valid.pairs == []
-    both = load_corpus(
-        DataConfig(source=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
-    )
-    assert both.valid.pairs == [Pair("e", "f")]
+    assert list(corpus_of(source=str(tmp_path / "train.tsv")).splits) == ["train"]
+    both = corpus_of(source=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
+    assert list(both.splits["valid"]) == [Pair("e", "f")]
     with pytest.raises(DataError, match="No such file"):
-        load_corpus(DataConfig(source="en-es", valid=str(tmp_path / "absent.tsv")))
+        corpus_of(source="en-es", valid=str(tmp_path / "absent.tsv"))
 
 
 def test_a_limit_takes_the_first_pairs():
-    everything = load_corpus(DataConfig(source="en-es"))
-    few = load_corpus(DataConfig(source="en-es", limit=7))
-    assert few.train.pairs == everything.train.pairs[:7]
-    assert few.valid.pairs == everything.valid.pairs
+    everything, few = corpus_of(source="en-es"), corpus_of(source="en-es", limit=7)
+    assert list(few.train) == list(everything.train)[:7]
+    assert list(few.splits["valid"]) == list(everything.splits["valid"])
 
 
-def test_the_fingerprint_notices_any_change_of_the_pairs(tmp_path):
-    prints = set()
-    for content in (b"a\tb\n", b"a\tb\na\tb\n", b"ab\tc\n", b"a\tbc\n"):
-        (tmp_path / "train.tsv").write_bytes(content)
-        prints.add(load_corpus(DataConfig(source=str(tmp_path / "train.tsv"))).fingerprint())
-    assert len(prints) == 4
+def test_sources_that_are_held_out_too_are_counted_or_left_out_of_training(tmp_path):
+    (tmp_path / "train.tsv").write_bytes(b"a\t1\nb\t2\nc\t3\nd\t4\n")
+    (tmp_path / "valid.tsv").write_bytes(b"b\tother\ne\t5\n")
+    (tmp_path / "test.tsv").write_bytes(b"d\t4\ne\t5\nf\t6\n")
+    places = {name: str(tmp_path / f"{name}.tsv") for name in ("valid", "test")}
+    kept = corpus_of(source=str(tmp_path / "train.tsv"), **places)
+    assert [len(split) for split in kept.splits.values()] == [4, 2, 3]
+    assert counts(kept.train) == {"overlap": (2, 2)}
+    assert counts(kept.splits["valid"]) == {"overlap": (1, 2)}
+    strict = corpus_of(source=str(tmp_path / "train.tsv"), hygiene={"overlap": "skip"}, **places)
+    assert [pair.source for pair in strict.train] == ["a", "c"]
+    assert [pair.source for pair in strict.splits["valid"]] == ["b"]
+    assert len(strict.splits["test"]) == 3  # what is published stays as it is
+
+
+def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_path):
+    rows = [f"s{number % 300}\tt{number}" for number in range(1000)]
+    random.Random(1).shuffle(rows)
+    (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
+    settings = {"source": str(tmp_path / "all.tsv"), "split_valid": 100, "split_test": 50}
+    corpus = corpus_of(**settings)
+    pairs = {name: list(split) for name, split in corpus.splits.items()}
+    assert sum(map(len, pairs.values())) == 1000
+    assert 97 <= len(pairs["valid"]) <= 100  # sources have 3 or 4 pairs each, and stay whole
+    assert 47 <= len(pairs["test"]) <= 50
+    sources = [{pair.source for pair in each} for each in pairs.values()]
+    assert sum(map(len, sources)) == 300
+    again = {name: list(split) for name, split in corpus_of(**settings).splits.items()}
+    other = corpus_of(**settings, split_seed=2).splits
+    assert again == pairs
+    assert list(other["valid"]) != pairs["valid"]
+    # The order of the file's lines does not matter.
+    (tmp_path / "all.tsv").write_text("\n".join(sorted(rows)) + "\n")
+    assert set(corpus_of(**settings).splits["valid"]) == set(pairs["valid"])
+
+
+def test_a_split_that_leaves_nothing_to_train_on_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"ask for 5 pairs, and .* has 3: none are left"):
+        train_split(b"a\tb\nc\td\ne\tf\n", tmp_path, split_valid=5)
+    with pytest.raises(DataError, match=r"split_valid: en-es has such a split of its own"):
+        corpus_of(source="en-es", split_valid=5)
+
+
+def test_aligned_files_of_different_lengths_name_both_counts_and_the_place(tmp_path):
+    generator = numpy.random.RandomState(1)
+    pairs = [Pair("x" * size, "y" * (size + 3)) for size in generator.randint(5, 60, size=500)]
+    source, target = write_aligned(pairs, tmp_path)
+    lines = (tmp_path / "pairs.es").read_text().splitlines()
+    del lines[321]
+    (tmp_path / "pairs.es").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError) as caught:
+        corpus_of(source=(source, target))
+    message = str(caught.value)
+    assert f"{source} has 500 lines, {target} has 499" in message
+    assert "stop matching at about line 322: xxx" in message
+
+
+@pytest.mark.parametrize("unit", [b"x", b"x ", "é".encode()])
+def test_a_line_of_ten_megabytes_is_one_row_that_is_too_long(unit, tmp_path):
+    split = train_split(unit * (10_000_000 // len(unit)) + b"\ty\na\tb\n", tmp_path)
+    assert [number for number, _ in split.numbered()] == [2]
+    assert counts(split) == {"too_long": (1, 1)}
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):
+    split = train_split(b"a\tb\nc\td\n", tmp_path)
+    (tmp_path / "pairs.tsv").write_bytes(b"a\tb\n")
+    with pytest.raises(DataError, match="was changed while it was read"):
+        list(split)

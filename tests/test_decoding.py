@@ -3,7 +3,7 @@ import torch
 
 from minitransformer import Translator
 from minitransformer.data.batching import pad
-from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.decoding import greedy
 from minitransformer.errors import CheckpointError, UsageError
 from tests.small_runs import trainer_for

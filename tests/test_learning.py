@@ -7,8 +7,7 @@ from statistics import mean
 import pytest
 
 from minitransformer import Translator
-from minitransformer.config import DataConfig
-from minitransformer.data.corpus import load_corpus
+from tests.corpus_files import corpus_of
 from tests.processes import run
 
 
@@ -22,13 +21,14 @@ def last_rows(run_path: Path) -> dict[str, dict]:
 def test_every_training_pair_is_reproduced_and_new_combinations_are_understood(name, request):
     trained = request.getfixturevalue(name)
     assert trained.result.code == 0
-    corpus = load_corpus(DataConfig(source="en-es" if name == "tiny" else "en-bn"))
+    corpus = corpus_of(source="en-es" if name == "tiny" else "en-bn")
     translator = Translator.load(trained.path)
-    translations = translator.translate([pair.source for pair in corpus.train.pairs])
-    assert [each.text for each in translations] == [pair.target for pair in corpus.train.pairs]
-    held_out = translator.translate([pair.source for pair in corpus.valid.pairs])
+    translations = translator.translate([pair.source for pair in corpus.train])
+    assert [each.text for each in translations] == [pair.target for pair in corpus.train]
+    held_out = translator.translate([pair.source for pair in corpus.splits["valid"]])
     right = [
-        each.text == pair.target for each, pair in zip(held_out, corpus.valid.pairs, strict=True)
+        each.text == pair.target
+        for each, pair in zip(held_out, corpus.splits["valid"], strict=True)
     ]
     assert mean(right) >= 0.9
     rows = last_rows(trained.path)

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.config import Config, ModelConfig, TokenizerConfig
-from minitransformer.data.corpus import load_corpus, shipped_corpora
-from minitransformer.data.tokenizer import BOS_ID, EOS_ID, SPECIALS, UNK_ID, PairTokenizer
+from minitransformer.data.sources import shipped_corpora
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS, UNK_ID
 from minitransformer.errors import CheckpointError, ConfigError
+from minitransformer.settings import Config, ModelConfig, TokenizerConfig
+from tests.corpus_files import corpus_of
 
 PAIRS = [("I go to school", "আমি স্কুলে যাই।"), ("I go", "আমি যাই।"), ("Let's go", "চলো যাই")]
 
@@ -145,11 +147,9 @@ def test_any_corpus_gives_a_tokenizer_that_survives_saving(tmp_path_factory, pai
 
 @pytest.mark.parametrize("name", shipped_corpora())
 def test_shipped_sentences_come_back_exactly(name):
-    from minitransformer.config import DataConfig
-
-    corpus = load_corpus(DataConfig(source=name))
-    tokenizer = PairTokenizer.train(corpus.train.pairs, Config())
-    for pair in corpus.train.pairs + corpus.valid.pairs:
+    corpus = corpus_of(source=name)
+    tokenizer = PairTokenizer.train(corpus.train, Config())
+    for pair in [*corpus.train, *corpus.splits["valid"]]:
         source, target = tokenizer.encode_source(pair.source), tokenizer.encode_target(pair.target)
         assert source.unknown == target.unknown == []
         assert tokenizer.source.decode(source.ids) == pair.source

@@ -60,8 +60,8 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
     (tmp_path / "own.tsv").write_bytes(b"a\tb\n\nno tab\nc\td\n")
     result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "data.source=own.tsv")
     assert "  train     2 pairs kept, 2 dropped" in result.out
-    assert "1 empty (first: line 2)" in result.out
-    assert "1 not two columns with one tab between (first: line 3)" in result.out
+    assert "1 empty, skipped (first: line 2)" in result.out
+    assert "1 cannot be read, skipped (first: line 3; 1 column instead of 2)" in result.out
     assert "  valid     none" in result.out
 
 
@@ -72,7 +72,7 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         (["--config", "tiny.yaml", "--set", "training.stpes=5"], 2, "did you mean 'steps'?"),
         (["--config", "tiny.yaml", "--set", "steps=5"], 2, "write it as section.key=value"),
         (["--config", "tiny.yaml", "--set", "model.num_heads=7"], 2, "must be divisible by"),
-        (["--config", "tiny.yaml", "--set", "data.source=absent.tsv"], 1, "neither a file nor"),
+        (["--config", "tiny.yaml", "--set", "data.source=absent.tsv"], 1, "neither a file or"),
         (["--config", "tiny.yaml", "--set", "tokenizer.words=klingon"], 2, "'klingon' is neither"),
         (["--config", "tiny.yaml", "--set", "training.start_from=x"], 1, "No such file"),
         (["--config", "tiny.yaml", "--set", "training.train_only=[x]"], 2, "no part 'x'"),

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from minitransformer.config import ModelConfig
-from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.model.trace import record
 from minitransformer.model.transformer import Transformer
+from minitransformer.settings import ModelConfig
 from tests.variants import MODERN, SOURCE_VOCAB, TARGET_VOCAB, VARIANTS, build, ids
 
 every_variant = pytest.mark.parametrize("name", VARIANTS)

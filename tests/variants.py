@@ -2,9 +2,9 @@
 
 import torch
 
-from minitransformer.config import ModelConfig
-from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.model.transformer import Transformer
+from minitransformer.settings import ModelConfig
 
 SOURCE_VOCAB, TARGET_VOCAB = 13, 11
 

@@ -8,11 +8,14 @@ from typing import NamedTuple
 import numpy
 import torch
 from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.data.encoding import EncodedPair, EncodedSplit
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.seeding import mix
+
+Lengths = tuple[NDArray[numpy.int32], NDArray[numpy.int32]]  # of sources and of targets
 
 
 class Batch(NamedTuple):
@@ -46,37 +49,34 @@ def make_batch(pairs: list[EncodedPair], start_id: int) -> Batch:
 
 
 def epoch_order(
-    pairs: list[EncodedPair], *, batch_tokens: int, seed: int, epoch: int
-) -> list[list[int]]:
-    """One epoch as batches of places in `pairs`: each place once, each batch of similar lengths."""
+    lengths: Lengths, *, batch_tokens: int, seed: int, epoch: int
+) -> list[NDArray[numpy.int64]]:
+    """One epoch as batches of places of pairs: each place once, each batch of similar lengths."""
     random = numpy.random.RandomState(mix(seed, epoch) % 2**32)  # its stream is frozen for good
-    shuffled = random.permutation(len(pairs))
-    lengths = numpy.array([(len(pair.target), len(pair.source)) for pair in pairs])
-    by_length = shuffled[numpy.lexsort((lengths[shuffled, 1], lengths[shuffled, 0]))]
-    batches = cut_batches(by_length.tolist(), lengths.max(axis=1).tolist(), batch_tokens)
+    sources, targets = lengths
+    shuffled = random.permutation(len(sources))
+    by_length = shuffled[numpy.lexsort((sources[shuffled], targets[shuffled]))]
+    widths = numpy.maximum(sources, targets)[by_length]
+    batches = numpy.split(by_length, cut_batches(widths.tolist(), batch_tokens))
     return [batches[place] for place in random.permutation(len(batches))]
 
 
-def cut_batches(order: list[int], widths: list[int], batch_tokens: int) -> list[list[int]]:
-    """Fill batches up to rows × widest row <= batch_tokens; a longer row gets its own batch."""
-    batches: list[list[int]] = []
-    widest = 0
-    for place in order:
-        widest = max(widest, widths[place])
-        if batches and (len(batches[-1]) + 1) * widest <= batch_tokens:
-            batches[-1].append(place)
-        else:
-            batches.append([place])
-            widest = widths[place]
-    return batches
+def cut_batches(widths: list[int], batch_tokens: int) -> list[int]:
+    """Where to cut so that rows × widest row <= batch_tokens; a longer row stands alone."""
+    cuts: list[int] = []
+    start, widest = 0, 0
+    for place, width in enumerate(widths):
+        widest = max(widest, width)
+        if place > start and (place + 1 - start) * widest > batch_tokens:
+            cuts.append(place)
+            start, widest = place, width
+    return cuts
 
 
 class BatchStream:
     """Batches without end; (epoch, index) is all that a checkpoint needs to continue it."""
 
-    def __init__(
-        self, pairs: list[EncodedPair], *, batch_tokens: int, seed: int, start_id: int
-    ) -> None:
+    def __init__(self, pairs: EncodedSplit, *, batch_tokens: int, seed: int, start_id: int) -> None:
         self.pairs = pairs
         self.batch_tokens = batch_tokens
         self.seed = seed
@@ -86,8 +86,9 @@ class BatchStream:
     def move_to(self, *, epoch: int, index: int) -> None:
         """Continue with batch `index` of an epoch."""
         self.epoch, self.index = epoch, index
+        lengths = self.pairs.sources.lengths(), self.pairs.targets.lengths()
         self.order = epoch_order(
-            self.pairs, batch_tokens=self.batch_tokens, seed=self.seed, epoch=epoch
+            lengths, batch_tokens=self.batch_tokens, seed=self.seed, epoch=epoch
         )
 
     def next(self) -> Batch:
@@ -95,4 +96,4 @@ class BatchStream:
             self.move_to(epoch=self.epoch + 1, index=0)
         places = self.order[self.index]
         self.index += 1
-        return make_batch([self.pairs[place] for place in places], self.start_id)
+        return make_batch([self.pairs[place] for place in places.tolist()], self.start_id)

@@ -1,14 +1,25 @@
-"""Sentence pairs from a shipped corpus or a tab-separated file, with every line accounted for."""
+"""Sentence pairs in splits: which rows of a source are used, and why the others are not."""
 
 import hashlib
-from dataclasses import dataclass, field
-from pathlib import Path
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
-from minitransformer.config import DataConfig
-from minitransformer.errors import DataError
+import numpy
+from numpy.typing import NDArray
 
-SHIPPED = Path(__file__).parent / "corpora"
+from minitransformer.data.hygiene import Report, defects_of
+from minitransformer.data.sources import Source
+from minitransformer.data.words import normalize
+from minitransformer.errors import DataError
+from minitransformer.settings import Config, DataConfig
+
+SPLITS: tuple[str, ...] = ("train", "valid", "test")
+LONGEST_TOKEN = 100  # characters
+Mask = NDArray[numpy.bool_]
+Hashes = NDArray[numpy.uint64]
 
 
 class Pair(NamedTuple):
@@ -18,99 +29,173 @@ class Pair(NamedTuple):
 
 @dataclass
 class Split:
-    """The pairs of one split, and the line numbers of those that were left out, by reason."""
+    """The rows of a source that are used; the text itself is read when it is asked for."""
 
     name: str
-    pairs: list[Pair] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)  # where each pair stands in its file
-    dropped: dict[str, list[int]] = field(default_factory=dict)
+    source: Source
+    kept: Mask  # of all rows
+    report: Report
 
-    def drop(self, reason: str, line: int) -> None:
-        self.dropped.setdefault(reason, []).append(line)
+    def __len__(self) -> int:
+        return int(self.kept.sum())
 
-    def drop_where(self, verdicts: list[str]) -> None:
-        """Drop each pair that was given a reason to be dropped."""
-        judged = list(zip(self.pairs, self.lines, verdicts, strict=True))
-        for _, line, reason in judged:
-            if reason:
-                self.drop(reason, line)
-        self.pairs = [pair for pair, _, reason in judged if not reason]
-        self.lines = [line for _, line, reason in judged if not reason]
+    def __iter__(self) -> Iterator[Pair]:
+        return (pair for _, pair in self.numbered())
+
+    def numbered(self) -> Iterator[tuple[int, Pair]]:
+        """Each pair with the number of its row."""
+        try:
+            for row, is_kept in zip(self.source.rows(), self.kept.tolist(), strict=True):
+                if is_kept:
+                    yield row.number, Pair(row.source, row.target)
+        except ValueError:
+            raise DataError(f"{self.source.name} was changed while it was read") from None
+
+    def first(self, count: int) -> list[Pair]:
+        return list(islice(self, count))
+
+    def drop(self, places: Mask) -> None:
+        """Leave out some of the pairs that were kept until now."""
+        self.kept[numpy.flatnonzero(self.kept)[places]] = False
 
 
 @dataclass
 class Corpus:
-    name: str
-    train: Split
-    valid: Split
+    config: DataConfig
+    splits: dict[str, Split]  # train, and valid and test where there are such
 
-    def fingerprint(self) -> str:
-        """A hash of all pairs, so that a resumed run can tell that its data changed."""
-        digest = hashlib.sha256()
-        for split in (self.train, self.valid):
-            for pair in split.pairs:
-                digest.update("\t".join(pair).encode("utf-8") + b"\n")
-            digest.update(b"\x00")
-        return digest.hexdigest()
+    @property
+    def name(self) -> str:
+        place = self.config.source
+        return place if isinstance(place, str) else " + ".join(place)
 
-
-def load_corpus(config: DataConfig) -> Corpus:
-    """Read the pairs that a config asks for."""
-    shipped = shipped_corpora()
-    if config.source in shipped:
-        train = read_tab_separated(SHIPPED / f"{config.source}.train.tsv", "train")
-        valid = read_tab_separated(SHIPPED / f"{config.source}.valid.tsv", "valid")
-    elif Path(config.source).is_file():
-        train, valid = read_tab_separated(Path(config.source), "train"), Split("valid")
-    else:
-        raise DataError(
-            f"data.source: '{config.source}' is neither a file nor a shipped corpus "
-            f"({', '.join(shipped)})"
-        )
-    if config.valid:
-        valid = read_tab_separated(Path(config.valid), "valid")
-    if config.limit:
-        train.pairs, train.lines = train.pairs[: config.limit], train.lines[: config.limit]
-    return Corpus(config.source, train, valid)
+    @property
+    def train(self) -> Split:
+        return self.splits["train"]
 
 
-def shipped_corpora() -> list[str]:
-    return sorted(path.name.removesuffix(".train.tsv") for path in SHIPPED.glob("*.train.tsv"))
+class Examined(NamedTuple):
+    """A split after its first reading; the arrays have an entry for each pair that is kept."""
+
+    split: Split
+    numbers: NDArray[numpy.int64]
+    sources: Hashes
+    pairs: Hashes
+
+    def drop(self, defect: str, places: Mask) -> "Examined":
+        """Note a defect of some pairs; what must go is gone in what this returns."""
+        if not places.any():
+            return self
+        first = int(self.numbers[places.argmax()])
+        if not self.split.report.note(defect, first, count=int(places.sum())):
+            return self
+        self.split.drop(places)
+        self.split.report.dropped += int(places.sum())
+        return self.only(self.split, ~places)
+
+    def only(self, split: Split, places: Mask) -> "Examined":
+        return Examined(split, self.numbers[places], self.sources[places], self.pairs[places])
 
 
-def read_tab_separated(path: Path, name: str) -> Split:
-    """Read `source<TAB>target` lines: UTF-8, ended by \\n alone, nothing quoted."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path}: looks like UTF-16; save it as UTF-8")
-    split = Split(name)
-    for number, raw in enumerate(lines_of(content), start=1):
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError:
-            split.drop("not UTF-8", number)
-            continue
-        columns = [column.strip() for column in text.split("\t")]
-        if not any(columns):
-            split.drop("empty", number)
-        elif len(columns) != 2:
-            split.drop("not two columns with one tab between", number)
-        elif not all(columns):
-            split.drop("one side empty", number)
+def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
+    """Read sources, judge every row, and split off what a config asks for."""
+    asked = {"test": config.data.split_test, "valid": config.data.split_valid}
+    for name in asked:
+        if asked[name] and name in sources:
+            raise DataError(f"data.split_{name}: {config.data.source} has such a split of its own")
+    examined = {name: examine(name, source, config) for name, source in sources.items()}
+    if any(asked.values()):
+        examined |= split_off(examined["train"], asked)
+    held_out = numpy.array([], dtype=numpy.uint64)
+    for name in reversed(SPLITS):  # what is held out first, so that training can leave it out
+        if name in examined:
+            is_known = numpy.isin(examined[name].sources, held_out)
+            examined[name] = examined[name].drop("overlap", is_known)
+            held_out = numpy.append(held_out, examined[name].sources)
+    splits = {name: examined[name].split for name in SPLITS if name in examined}
+    refuse(list(splits.values()))
+    if config.data.limit:
+        splits["train"].drop(numpy.arange(len(splits["train"])) >= config.data.limit)
+    return Corpus(config.data, splits)
+
+
+def refuse(splits: list[Split]) -> None:
+    """Stop if there are defects that the config does not let pass, or no pairs."""
+    if refusals := [line for split in splits for line in split.report.refusals()]:
+        raise DataError("\n       ".join(refusals))
+    for split in splits:
+        if not len(split):
+            reasons = "; ".join(split.report.lines()) or "there is nothing in it"
+            raise DataError(f"{split.source.name}: no usable sentence pairs ({reasons})")
+
+
+def examine(name: str, source: Source, config: Config) -> Examined:
+    """Read a source once and judge each row by itself, then by the rows before it."""
+    report = Report(name, config.hygiene, source.unit)
+    seed = config.data.split_seed.to_bytes(8, "little")
+    kept = array("b")
+    numbers, sources, pairs = array("q"), array("Q"), array("Q")
+    # Beyond this it is too long whatever the tokens, and would only keep the tokenizer busy.
+    most = config.model.max_length * LONGEST_TOKEN
+    for row in source.rows():
+        must_go = [
+            report.note(defect, row.number, row.problem)
+            for defect in defects_of(row, config.data.columns, most)
+        ]
+        kept.append(not any(must_go))
+        if any(must_go):
+            report.dropped += 1
         else:
-            split.pairs.append(Pair(*columns))
-            split.lines.append(number)
-    if not split.pairs:
-        reasons = "; ".join(f"{len(lines)} {reason}" for reason, lines in split.dropped.items())
-        raise DataError(f"{path}: no usable sentence pairs ({reasons or 'the file is empty'})")
-    return split
+            source_text, target_text = normalize(row.source), normalize(row.target)
+            numbers.append(row.number)
+            sources.append(stable_hash(source_text, seed))
+            pairs.append(stable_hash(f"{source_text}\t{target_text}", seed))
+    split = Split(name, source, numpy.array(kept, dtype=numpy.bool_), report)
+    examined = Examined(split, numpy.array(numbers), numpy.array(sources), numpy.array(pairs))
+    examined = examined.drop("duplicate", stood_before(examined.pairs))
+    another = stood_before(examined.sources) & ~stood_before(examined.pairs)
+    return examined.drop("several_targets", another)
 
 
-def lines_of(content: bytes) -> list[bytes]:
-    """Lines as `wc -l` and other tools count them: U+2028, U+0085 and a lone CR end none."""
-    content = content.removeprefix(b"\xef\xbb\xbf")
-    lines = content.split(b"\n")
-    return lines[:-1] if lines[-1] == b"" else lines
+def stable_hash(text: str, seed: bytes) -> int:
+    """64 bits of a text, the same on every machine; in their order, texts are shuffled."""
+    content = text.encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=seed).digest(), "little")
+
+
+def stood_before(hashes: Hashes) -> Mask:
+    """Which values have an equal one at an earlier place."""
+    order = numpy.argsort(hashes, kind="stable")
+    found = numpy.zeros(len(hashes), dtype=numpy.bool_)
+    found[order[1:]] = hashes[order[1:]] == hashes[order[:-1]]
+    return found
+
+
+def split_off(whole: Examined, asked: dict[str, int]) -> dict[str, Examined]:
+    """Share one source out by seed; a sentence and all of its translations stay together."""
+    distinct, which, counts = numpy.unique(whole.sources, return_inverse=True, return_counts=True)
+    # Whole sentences in the order of their hashes, as many as fit.
+    before = numpy.cumsum(counts)
+    begin = 0
+    parts, is_left = {}, numpy.ones(len(whole.sources), dtype=numpy.bool_)
+    for name, count in asked.items():
+        end = int(numpy.searchsorted(before, (before[begin - 1] if begin else 0) + count, "right"))
+        is_part = (which >= begin) & (which < end)
+        parts[name], begin = is_part, end
+        is_left &= ~is_part
+    if begin == len(distinct):
+        raise DataError(
+            f"data.split_valid and data.split_test ask for {sum(asked.values()):,} pairs, and "
+            f"{whole.split.source.name} has {len(whole.sources):,}: none are left to train on"
+        )
+    parts = {name: places for name, places in parts.items() if asked[name]} | {"train": is_left}
+    return {name: part_of(whole, name, places) for name, places in parts.items()}
+
+
+def part_of(whole: Examined, name: str, places: Mask) -> Examined:
+    split = whole.split
+    # The file is reported on once, where its pairs are trained on.
+    report = split.report if name == "train" else Report(name, split.report.policies, "line")
+    part = Split(name, split.source, split.kept.copy(), report)
+    part.drop(~places)
+    return whole.only(part, places)

@@ -1,6 +1,7 @@
 """Text to words and back, by Unicode category, for any script."""
 
 import unicodedata
+from functools import lru_cache
 
 APOSTROPHES = "'’"
 NUMBER_SEPARATORS = ".,"
@@ -19,13 +20,16 @@ def normalize(text: str) -> str:
 
 def split_words(text: str) -> list[str]:
     """Words and punctuation marks: "আমি যাই।" -> ["আমি", "যাই", "।"]; "Let's go" keeps "Let's"."""
+    return [word for chunk in text.split() for word in split_chunk(chunk)]
+
+
+@lru_cache(maxsize=2**16)  # most of a corpus is a few thousand chunks again and again
+def split_chunk(text: str) -> tuple[str, ...]:
+    """Words and punctuation marks of a text without spaces."""
     words: list[str] = []
     kind = ""  # of the word that the next character may join: "letters", "symbol" or none
     for place, character in enumerate(text):
         category = unicodedata.category(character)
-        if character.isspace():
-            kind = ""
-            continue
         if category[0] in "LMNC" or category == "Pc":
             joins = kind == "letters" or (kind == "symbol" and category[0] in "MC")
             kind = kind if joins else "letters"
@@ -40,7 +44,7 @@ def split_words(text: str) -> list[str]:
             words[-1] += character
         else:
             words.append(character)
-    return words
+    return tuple(words)
 
 
 def connects(text: str, place: int) -> bool:

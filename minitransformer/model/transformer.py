@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from minitransformer.config import ModelConfig
 from minitransformer.model.attention import causal_mask, padding_mask
 from minitransformer.model.cache import KeyValueCache, KeyValues, LayerCache
 from minitransformer.model.embedding import Embedding
@@ -21,6 +20,7 @@ from minitransformer.model.layers import (
     Residual,
 )
 from minitransformer.model.trace import tap
+from minitransformer.settings import ModelConfig
 
 
 class Memory(NamedTuple):

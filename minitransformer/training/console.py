@@ -7,8 +7,7 @@ from typing import Never
 from tqdm import tqdm
 
 from minitransformer import __version__
-from minitransformer.data.corpus import Split
-from minitransformer.data.tokenizer import SPECIALS
+from minitransformer.data.tokens import SPECIALS
 from minitransformer.data.words import normalize
 from minitransformer.evaluation import Evaluation
 from minitransformer.training.trainer import Trainer
@@ -33,7 +32,7 @@ class Console(Watcher):
             print(f"note: {note}", file=sys.stderr)
         run, steps = trainer.run_folder.path, trainer.config.training.steps
         if trainer.is_finished:
-            print(f"\n{run} is finished: it has taken its {trainer.state.step} steps.")
+            print(f"\n{run} is finished: {ending(trainer)}.")
             return
         if trainer.state.step:
             print(f"\nContinuing {run} after step {trainer.state.step} of {steps}.")
@@ -93,10 +92,13 @@ class Console(Watcher):
                 f"  {self.steps} steps took {self.seconds:.1f} s, "
                 f"{self.tokens / self.seconds:,.0f} target tokens a second"
             )
+            if trainer.has_lost_patience:
+                print(f"  {ending(trainer)}")
         print("\nNext:")
         command = f"python translate.py --run {shlex.quote(str(trainer.run_folder.path))}"
         print(f"  {command}")
-        print(f"  {command} --scores {shlex.quote(trainer.corpus.train.pairs[0].source)}")
+        first = trainer.corpus.train.first(1)[0]
+        print(f"  {command} --scores {shlex.quote(first.source)}")
 
     def write(self, line: str) -> None:
         """Print a line without tearing the progress bar apart."""
@@ -108,9 +110,7 @@ class Console(Watcher):
 
 def plan(trainer: Trainer) -> list[str]:
     """What is about to happen, with every sentence pair accounted for."""
-    config, tokenizer = trainer.config, trainer.tokenizer
-    model, training = config.model, config.training
-    sizes = [len(side) - len(SPECIALS) for side in (tokenizer.source, tokenizer.target)]
+    model, training = trainer.config.model, trainer.config.training
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
     only = "" if trained == parameters else f", {trained:,} of them trained"
@@ -120,10 +120,8 @@ def plan(trainer: Trainer) -> list[str]:
         f"minitransformer {__version__}",
         f"run         {trainer.run_folder.path}",
         f"corpus      {trainer.corpus.name}",
-        *split_lines(trainer.corpus.train),
-        *split_lines(trainer.corpus.valid),
-        f"vocabulary  {sizes[0]} source words, {sizes[1]} target words, "
-        f"and on each side {' '.join(SPECIALS)}",
+        *split_lines(trainer),
+        f"vocabulary  {vocabulary(trainer)}",
         f"model       {model.num_encoder_layers}+{model.num_decoder_layers} layers, "
         f"{model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
         f"norm {model.norm}, feed-forward {model.d_ff or 'none'}, position {model.position}",
@@ -135,17 +133,40 @@ def plan(trainer: Trainer) -> list[str]:
     ]
 
 
-def split_lines(split: Split) -> list[str]:
-    if not split.pairs and not split.dropped:
-        return [f"  {split.name:9} none"]
-    dropped = sum(len(lines) for lines in split.dropped.values())
-    return [
-        f"  {split.name:9} {len(split.pairs):,} pairs kept, {dropped} dropped",
-        *(
-            f"            {len(lines)} {reason} (first: line {lines[0]})"
-            for reason, lines in split.dropped.items()
-        ),
-    ]
+def split_lines(trainer: Trainer) -> list[str]:
+    """How many pairs each split has, and what was found wrong with its rows."""
+    lines = []
+    for name in ("train", "valid", "test"):
+        if split := trainer.corpus.splits.get(name):
+            pairs = f"{len(split):,} pairs kept, {split.report.dropped:,} dropped"
+            lines.append(f"  {name:9} {pairs}")
+            lines += [f"            {line}" for line in split.report.lines()]
+        elif name == "valid":
+            lines.append(f"  {name:9} none")
+    return lines
+
+
+def vocabulary(trainer: Trainer) -> str:
+    tokenizer = trainer.tokenizer
+    name = tokenizer.source.token_name
+    sizes = [len(side) - len(SPECIALS) for side in (tokenizer.source, tokenizer.target)]
+    if tokenizer.is_joint:
+        return f"{sizes[0]:,} {name}s for both languages, and {' '.join(SPECIALS)}"
+    return (
+        f"{sizes[0]:,} source {name}s, {sizes[1]:,} target {name}s, "
+        f"and on each side {' '.join(SPECIALS)}"
+    )
+
+
+def ending(trainer: Trainer) -> str:
+    """Why a run that is finished came to its end."""
+    state = trainer.state
+    if not trainer.has_lost_patience:
+        return f"it has taken its {state.step} steps"
+    return (
+        f"stopped early at step {state.step}: no better {trainer.config.evaluation.best_metric} "
+        f"since step {state.best_step}"
+    )
 
 
 def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
@@ -163,17 +184,13 @@ def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
 
 
 def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[str]:
-    splits = {
-        "train": ("training", trainer.train_pairs),
-        "valid": ("held-out", trainer.valid_pairs),
-    }
+    kinds = {"train": "training", "valid": "held-out"}
     lines = []
     for name, evaluation in evaluations.items():
-        kind, pairs = splits[name]
         right, count = evaluation.exact_match.total, evaluation.exact_match.count
-        part = "" if count == len(pairs) else "the first "
+        part = "" if count == len(trainer.encoded[name]) else "the first "
         lines.append(
-            f"  {right:.0f} of {part}{count} {kind} pairs translated exactly, word by word"
+            f"  {right:.0f} of {part}{count} {kinds[name]} pairs translated exactly, word by word"
         )
     any_evaluation = next(iter(evaluations.values()))
     return [

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from minitransformer.config import TrainingConfig
 from minitransformer.errors import ConfigError
+from minitransformer.settings import TrainingConfig
 
 
 def freeze_all_but(model: nn.Module, prefixes: tuple[str, ...]) -> None:

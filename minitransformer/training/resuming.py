@@ -1,11 +1,13 @@
 """What may change between two sittings of one run, and what makes it another run."""
 
 from minitransformer.checkpoint import RunFolder
-from minitransformer.config import Config, changed_keys
+from minitransformer.config import changed_keys
 from minitransformer.errors import CheckpointError
+from minitransformer.settings import Config
 
 MAY_CHANGE = {
-    "training.steps", "training.save_every", "training.keep_checkpoints",
+    "data.cache", "training.steps", "training.patience", "training.save_every",
+    "training.keep_checkpoints",
     "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
 }  # fmt: skip
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 
 from minitransformer.checkpoint import RunFolder, State
-from minitransformer.config import Config
 from minitransformer.data.batching import BatchStream
-from minitransformer.data.corpus import load_corpus
-from minitransformer.data.encoding import encode_split
-from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.data.preparation import prepare
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError, DataError, DivergedError
 from minitransformer.evaluation import Evaluation, evaluate
 from minitransformer.metrics import summed_loss
+from minitransformer.metrics_file import append_rows, cut_rows
 from minitransformer.seeding import mix
+from minitransformer.settings import Config
 from minitransformer.storage import read_tensors
 from minitransformer.training.optimizer import (
     freeze_all_but,
@@ -25,6 +25,7 @@ from minitransformer.training.optimizer import (
 )
 from minitransformer.training.resuming import changed_settings
 from minitransformer.training.schedule import learning_rate
+from minitransformer.training.selection import note_best
 from minitransformer.training.signals import StopSignals
 from minitransformer.training.watcher import StepReport, Watcher
 from minitransformer.weights import build_model, copy_into, load_weights, model_tensors
@@ -51,21 +52,26 @@ class Trainer:
         self.notes: list[str] = []
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
-        self.corpus = load_corpus(config.data)
         resumes = run.has_started and not fresh
         if resumes:
             self.notes += changed_settings(run, config)
-            self.tokenizer = run.load_tokenizer(config)
-        else:
-            self.tokenizer = PairTokenizer.train(self.corpus.train.pairs, config)
-        longest = config.model.max_length
-        self.train_pairs = encode_split(self.corpus.train, self.tokenizer, longest)
-        self.valid_pairs = encode_split(self.corpus.valid, self.tokenizer, longest)
-        if not self.train_pairs:
-            reasons = "; ".join(self.corpus.train.dropped)
-            raise DataError(f"{self.corpus.name}: no training pairs are left ({reasons})")
+        prepared = prepare(config, run.load_tokenizer(config) if resumes else None)
+        self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
+        self.notes += prepared.notes
+        if not resumes:
+            self.notes += self.tokenizer.size_notes(config)
+        if "valid" not in self.corpus.splits and config.evaluation.best_metric != "none":
+            raise DataError(
+                f"evaluation.best_metric: {self.corpus.name} has no held-out pairs to judge by; "
+                "name some with data.valid or split some off with data.split_valid"
+            )
+        self.encoded = prepared.encoded
+        # What is evaluated stays in memory as text; the rest does not.
+        self.texts = {"train": self.corpus.train.first(config.evaluation.train_pairs)}
+        if "valid" in self.corpus.splits:
+            self.texts["valid"] = list(self.corpus.splits["valid"])
         self.stream = BatchStream(
-            self.train_pairs,
+            self.encoded["train"],
             batch_tokens=config.training.batch_tokens,
             seed=config.training.seed,
             start_id=self.tokenizer.start_id,
@@ -78,7 +84,7 @@ class Trainer:
         self.model.to(device)
         freeze_all_but(self.model, config.training.train_only)
         self.optimizer = new_optimizer(self.model, config.training)
-        self.state = State(data_fingerprint=self.corpus.fingerprint())
+        self.state = State(data_fingerprint=prepared.fingerprint)
         if resumes:
             self.resume()
         else:
@@ -104,14 +110,19 @@ class Trainer:
         load_weights(self.model, checkpoint.model, str(checkpoint.path))
         load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
-        if complaint := self.run_folder.cut_metrics(self.state.metrics_bytes):
+        if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
             self.notes.append(complaint)
         if not self.is_finished:
             self.run_folder.save_config(self.config)
 
     @property
     def is_finished(self) -> bool:
-        return self.state.step >= self.config.training.steps
+        return self.state.step >= self.config.training.steps or self.has_lost_patience
+
+    @property
+    def has_lost_patience(self) -> bool:
+        """Has the metric not become better for as many evaluations as the config waits?"""
+        return 0 < self.config.training.patience <= self.state.evaluations_since_best
 
     def run(self) -> int:
         """Train to the last step, or to a signal; returns the exit code."""
@@ -183,15 +194,12 @@ class Trainer:
     def evaluate(self) -> None:
         """Score both splits, write their lines to metrics.jsonl, and tell the watchers."""
         began = time.perf_counter()
-        limit = self.config.evaluation.train_pairs
-        splits = {
-            "train": (self.corpus.train.pairs[:limit], self.train_pairs[:limit]),
-            "valid": (self.corpus.valid.pairs, self.valid_pairs),
-        }
         evaluations = {
-            name: evaluate(self.model, pairs, encoded, self.tokenizer, self.config)
-            for name, (pairs, encoded) in splits.items()
-            if pairs
+            name: evaluate(
+                self.model, texts, self.encoded[name][: len(texts)], self.tokenizer, self.config
+            )
+            for name, texts in self.texts.items()
+            if texts
         }
         self.state.seconds += time.perf_counter() - began
         for name, evaluation in evaluations.items():
@@ -201,7 +209,7 @@ class Trainer:
                     "lower training.learning_rate and start again with --fresh"
                 )
         self.write_metrics(evaluations)
-        self.note_best(evaluations)
+        note_best(self.state, evaluations, self.config.evaluation.best_metric)
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
         for watcher in self.watchers:
             watcher.on_evaluation(self, evaluations)
@@ -209,7 +217,8 @@ class Trainer:
     def write_metrics(self, evaluations: dict[str, Evaluation]) -> None:
         speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
         speeds["train"] = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
-        self.state.metrics_bytes = self.run_folder.append_metrics(
+        self.state.metrics_bytes = append_rows(
+            self.run_folder.metrics,
             [
                 {
                     "step": self.state.step,
@@ -219,18 +228,8 @@ class Trainer:
                     "tokens_per_second": speeds[name],
                 }
                 for name, evaluation in evaluations.items()
-            ]
+            ],
         )
-
-    def note_best(self, evaluations: dict[str, Evaluation]) -> None:
-        """Remember this step if the metric that the config names has never been better."""
-        metric = self.config.evaluation.best_metric
-        if metric == "none" or "valid" not in evaluations or self.state.step == 0:
-            return  # step 0 has no checkpoint to go back to
-        value = evaluations["valid"].row()[metric]
-        best = self.state.best_value
-        if best is None or (value < best if metric == "loss" else value > best):
-            self.state.best_value, self.state.best_step = value, self.state.step
 
     def save(self) -> None:
         self.run_folder.save(

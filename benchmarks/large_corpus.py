@@ -1,0 +1,112 @@
+"""What a large corpus costs to load: python -m benchmarks.large_corpus [--pairs 1000000]
+
+Generates sentence pairs in a folder that is thrown away afterwards, then loads them in a process of
+its own: once to read, judge and number them, and once more to see the stored copy being used.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy
+
+WORDS = 30_000  # different ones on each side, drawn by Zipf's law
+MEAN_LENGTH = 10
+
+
+def generate(path: Path, pairs: int) -> None:
+    """Sentences of 1 to 30 words; the target has a word for each word of the source."""
+    random = numpy.random.RandomState(1)
+    chances = 1 / numpy.arange(1, WORDS + 1)
+    sources = [f"word{number}" for number in range(WORDS)]
+    targets = [f"palabra{number}" for number in range(WORDS)]
+    with path.open("w", encoding="utf-8") as file:
+        for start in range(0, pairs, 10_000):
+            lengths = random.poisson(MEAN_LENGTH, size=min(10_000, pairs - start)).clip(1, 30)
+            ids = random.choice(WORDS, size=lengths.sum(), p=chances / chances.sum())
+            for sentence in numpy.split(ids, lengths.cumsum()[:-1]):
+                source = " ".join(sources[id] for id in sentence)
+                file.write(f"{source}\t{' '.join(targets[id] for id in sentence)}\n")
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def current_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
+
+
+def load(source: str, cache: str, kind: str) -> dict[str, float]:
+    """Load a corpus as train.py does, and tell what that took."""
+    import torchtext.vocab  # noqa: F401 - loaded before, so as not to be counted as the corpus
+
+    from minitransformer.data.batching import BatchStream
+    from minitransformer.data.preparation import prepare
+    from minitransformer.settings import Config, DataConfig, TokenizerConfig
+
+    config = Config(
+        data=DataConfig(source=source, cache=cache),
+        tokenizer=TokenizerConfig(kind=kind, max_size=8000 * (kind == "bpe"), joint=kind == "bpe"),
+    )
+    libraries = current_bytes()
+    began = time.perf_counter()
+    prepared = prepare(config)
+    seconds = time.perf_counter() - began
+    train = prepared.encoded["train"]
+    loaded, peak = current_bytes() - libraries, peak_bytes() - libraries
+    stream = BatchStream(train, batch_tokens=4000, seed=1, start_id=prepared.tokenizer.start_id)
+    for _ in stream.order:
+        stream.next()
+    return {
+        "pairs": len(train),
+        "seconds": seconds,
+        "ids": sum(each.nbytes for side in (train.sources, train.targets) for each in side),
+        "loaded": loaded,
+        "peak": peak,
+        "epoch": current_bytes() - libraries,
+    }
+
+
+def in_a_process(*arguments: str) -> dict[str, float]:
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks.large_corpus", "--load", *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    measured: dict[str, float] = json.loads(result.stdout)
+    return measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=1_000_000)
+    parser.add_argument("--load", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.load:
+        print(json.dumps(load(*options.load)))
+        return
+    print("| tokenizer | loading | pairs a second | token ids, bytes a pair "
+          "| memory after loading | at its peak | after an epoch |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder) / "pairs.tsv", options.pairs)
+        for kind in ("words", "bpe"):
+            for title in ("first time", "again"):
+                found = in_a_process(f"{folder}/pairs.tsv", f"{folder}/cache", kind)
+                pairs = found["pairs"]
+                print(
+                    f"| {kind} | {title} | {pairs / found['seconds']:,.0f} "
+                    f"| {found['ids'] / pairs:.0f} | {found['loaded'] / pairs:.0f} "
+                    f"| {found['peak'] / pairs:.0f} | {found['epoch'] / pairs:.0f} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

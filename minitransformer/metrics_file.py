@@ -1,0 +1,26 @@
+"""metrics.jsonl: one JSON object per evaluation and split, cut back when a run goes back."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def append_rows(path: Path, rows: list[dict[str, Any]]) -> int:
+    """Add a line per row, make sure that they reach the disk, and return the file's length."""
+    with path.open("ab") as file:
+        for row in rows:
+            file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
+
+
+def cut_rows(path: Path, length: int) -> str | None:
+    """Take back lines written after a checkpoint; returns a complaint if some are missing."""
+    size = path.stat().st_size if path.exists() else 0
+    if size < length:
+        path.touch()
+        return f"{path} lacks lines that it had; it goes on from here"
+    os.truncate(path, length)
+    return None

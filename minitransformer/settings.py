@@ -1,0 +1,216 @@
+"""Every setting of a run with its default, and which of them contradict each other."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from minitransformer.schema import Range
+
+Count = Annotated[int, Range(1, 10**9)]
+CountOrNone = Annotated[int, Range(0, 10**9)]  # 0 switches the thing off
+Width = Annotated[int, Range(1, 16384)]
+Depth = Annotated[int, Range(1, 256)]
+Positive = Annotated[float, Range(1e-12, 1e12)]
+NotNegative = Annotated[float, Range(0, 1e12)]
+Share = Annotated[float, Range(0, 1, below=True)]
+
+
+Place = str | tuple[str, ...]  # a name, or the two files of an aligned pair
+DropOrStop = Literal["skip", "error"]  # for what cannot be trained on
+Policy = Literal["keep", "skip", "error"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    source: Place = ""
+    valid: Place = ""
+    test: Place = ""
+    columns: tuple[str | int, ...] = ("source", "target")
+    subset: str = ""
+    split_valid: CountOrNone = 0
+    split_test: CountOrNone = 0
+    split_seed: Annotated[int, Range(0, 2**63 - 1)] = 1
+    limit: CountOrNone = 0
+    cache: str = "~/.cache/minitransformer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HygieneConfig:
+    """What becomes of a pair with a defect; the names are those of data/hygiene.py."""
+
+    malformed: DropOrStop = "skip"
+    not_utf8: DropOrStop = "skip"
+    empty: DropOrStop = "skip"
+    one_sided: DropOrStop = "skip"
+    too_long: DropOrStop = "skip"
+    header: Policy = "skip"
+    nul: Policy = "skip"
+    control: Policy = "skip"
+    not_nfc: Policy = "keep"
+    same_text: Policy = "keep"
+    duplicate: Policy = "keep"
+    several_targets: Policy = "keep"
+    overlap: Policy = "keep"
+    unknown: Policy = "keep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    kind: Literal["words", "bpe"] = "words"
+    words: str = "unicode"
+    joint: bool = False
+    min_frequency: Count = 1
+    max_size: CountOrNone = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    d_model: Width = 64
+    num_heads: Width = 1
+    num_encoder_layers: Depth = 1
+    num_decoder_layers: Depth = 1
+    d_ff: Annotated[int, Range(0, 65536)] = 0
+    norm: Literal["none", "pre", "post"] = "none"
+    position: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    max_length: Annotated[int, Range(1, 100_000)] = 64
+    scale_scores: bool = True
+    attention_output: bool = False
+    bias: bool = False
+    head_bias: bool = True
+    activation: Literal["relu", "gelu"] = "relu"
+    dropout: Share = 0.0
+    share_embeddings: Literal["none", "target", "all"] = "none"
+    scale_embeddings: bool = False
+    embedding_std: NotNegative = 0.3
+    start_token: Literal["eos", "bos"] = "eos"
+    source_end: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    steps: Count = 600
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 1
+    threads: Annotated[int, Range(0, 1024)] = 1
+    batch_tokens: Count = 900
+    accumulate: Count = 1
+    learning_rate: Positive = 0.01
+    schedule: Literal["constant", "inverse_sqrt", "cosine"] = "cosine"
+    warmup_steps: CountOrNone = 0
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    weight_decay: NotNegative = 0.3
+    clip_norm: NotNegative = 1.0
+    label_smoothing: Share = 0.0
+    patience: CountOrNone = 0
+    save_every: Count = 75
+    keep_checkpoints: Annotated[int, Range(2, 10**9)] = 2
+    start_from: str = ""
+    train_only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    every: Count = 75
+    train_pairs: CountOrNone = 1000
+    batch_size: Count = 64
+    samples: CountOrNone = 5
+    bleu_tokenizer: Literal["13a", "intl", "char", "none"] = "13a"
+    best_metric: Literal[
+        "none", "loss", "exact_match", "accuracy_teacher_forced", "accuracy_free_running",
+        "bleu", "chrf",
+    ] = "none"  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    data: DataConfig = DataConfig()
+    hygiene: HygieneConfig = HygieneConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+
+def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
+    """The settings that can contradict each other: their keys, whether they do, and the words."""
+    data, model, training = config.data, config.model, config.training
+    places = {"source": data.source, "valid": data.valid, "test": data.test}
+    d_head = model.d_model // model.num_heads
+    return [
+        (
+            ["data.source", "data"],
+            not data.source,
+            "data.source: name a shipped corpus, a file, or two aligned files as [a.en, a.es]",
+        ),
+        *(
+            (
+                [f"data.{name}"],
+                isinstance(place, tuple) and len(place) != 2,
+                f"data.{name}: aligned files are two, such as [a.en, a.es]; got {len(place)}",
+            )
+            for name, place in places.items()
+        ),
+        (
+            ["data.columns"],
+            len(data.columns) != 2 or len({type(column) for column in data.columns}) != 1,
+            "data.columns: give two names, such as [en, es], or two numbers, such as [1, 2]",
+        ),
+        (
+            ["data.columns"],
+            any(isinstance(column, int) and column < 1 for column in data.columns),
+            "data.columns: columns are counted from 1",
+        ),
+        *(
+            (
+                [f"data.split_{name}", f"data.{name}"],
+                bool(place) and count > 0,
+                f"data.split_{name}: data.{name} already names those pairs; set one of the two",
+            )
+            for name, place, count in (
+                ("valid", data.valid, data.split_valid),
+                ("test", data.test, data.split_test),
+            )
+        ),
+        (
+            ["tokenizer.max_size", "tokenizer.kind"],
+            config.tokenizer.kind == "bpe" and not 1 <= config.tokenizer.max_size <= 10**6,
+            "tokenizer.max_size: kind bpe needs a size from 1 to 1,000,000, such as 8000; "
+            f"got {config.tokenizer.max_size}",
+        ),
+        (
+            ["model.num_heads", "model.d_model"],
+            model.d_model % model.num_heads != 0,
+            f"model.d_model ({model.d_model}) must be divisible by "
+            f"model.num_heads ({model.num_heads})",
+        ),
+        (
+            ["model.d_model", "model.position"],
+            model.position == "sinusoidal" and model.d_model % 2 != 0,
+            f"model.d_model ({model.d_model}) must be even for model.position: sinusoidal",
+        ),
+        (
+            ["model.position", "model.d_model", "model.num_heads"],
+            model.position == "rotary" and d_head % 2 != 0,
+            f"model.d_model / model.num_heads ({d_head}) must be even for model.position: rotary",
+        ),
+        (
+            ["model.share_embeddings", "tokenizer.joint"],
+            model.share_embeddings == "all" and not config.tokenizer.joint,
+            "model.share_embeddings: all needs tokenizer.joint: true",
+        ),
+        (
+            ["training.warmup_steps", "training.schedule"],
+            training.schedule == "inverse_sqrt" and training.warmup_steps == 0,
+            "training.warmup_steps: schedule inverse_sqrt needs at least 1",
+        ),
+        (
+            ["training.warmup_steps", "training.steps"],
+            training.warmup_steps > training.steps,
+            f"training.warmup_steps ({training.warmup_steps}) must not exceed "
+            f"training.steps ({training.steps})",
+        ),
+        (
+            ["training.patience", "evaluation.best_metric"],
+            training.patience > 0 and config.evaluation.best_metric == "none",
+            "training.patience needs a metric to watch: name one as evaluation.best_metric",
+        ),
+    ]

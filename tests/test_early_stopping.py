@@ -1,0 +1,82 @@
+import torch
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.decoding import Translator
+from minitransformer.training.watcher import Watcher
+from tests.processes import run
+from tests.small_runs import final_hashes, same_bits, trainer_for, weights
+
+SETTINGS = (
+    "evaluation.best_metric=loss", "evaluation.every=2", "training.steps=40",
+    "training.schedule=constant", "training.patience=2",
+)  # fmt: skip
+
+
+class Spoiler(Watcher):
+    """From step 6 on, everything gets worse."""
+
+    def on_step(self, trainer, report):
+        if trainer.state.step >= 6:
+            with torch.no_grad():
+                trainer.model.head.weight.mul_(-3)
+
+
+def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
+    trainer = trainer_for(tmp_path / "run", *SETTINGS, watchers=[Spoiler()])
+    assert trainer.run() == 0
+    assert (trainer.state.best_step, trainer.state.step) == (4, 8)
+    assert trainer.has_lost_patience
+    assert RunFolder(tmp_path / "run").pointed("best") == 4
+    assert Translator.load(tmp_path / "run").checkpoint == "step-000004"
+    assert Translator.load(tmp_path / "run", checkpoint="last").checkpoint == "step-000008"
+
+
+def test_a_run_that_stopped_early_is_finished_until_it_is_given_more_patience(tmp_path):
+    trainer_for(tmp_path / "run", *SETTINGS, watchers=[Spoiler()]).run()
+    again = trainer_for(tmp_path / "run", *SETTINGS)
+    assert again.is_finished
+    more = trainer_for(tmp_path / "run", *SETTINGS, "training.patience=5")
+    assert not more.is_finished
+    more.run()
+    assert more.state.step > 8
+
+
+def test_patience_is_counted_across_an_interruption(tmp_path):
+    whole = trainer_for(tmp_path / "whole", *SETTINGS, watchers=[Spoiler()])
+    whole.run()
+    trainer_for(tmp_path / "parts", *SETTINGS, "training.steps=7", watchers=[Spoiler()]).run()
+    # The seventh step was the last one, so it was evaluated, which the whole run did not do.
+    resumed = trainer_for(tmp_path / "parts", *SETTINGS, watchers=[Spoiler()])
+    assert resumed.state.evaluations_since_best == 2
+    assert resumed.is_finished
+    interrupted = trainer_for(tmp_path / "cut", *SETTINGS, watchers=[Spoiler()])
+    while interrupted.state.step < 7:
+        interrupted.watchers[0].on_step(interrupted, interrupted.step())
+        if interrupted.state.step % 2 == 0:
+            interrupted.evaluate()
+    interrupted.save()
+    resumed = trainer_for(tmp_path / "cut", *SETTINGS, watchers=[Spoiler()])
+    resumed.run()
+    assert resumed.state.step == whole.state.step
+    assert same_bits(weights(resumed), weights(whole))
+    assert final_hashes(tmp_path / "cut") == final_hashes(tmp_path / "whole")
+
+
+def test_no_more_checkpoints_are_kept_than_asked_for_besides_the_best(tmp_path):
+    settings = (*SETTINGS, "training.patience=6", "training.keep_checkpoints=3")
+    trainer = trainer_for(tmp_path / "run", *settings, watchers=[Spoiler()])
+    trainer.run()
+    assert RunFolder(tmp_path / "run").steps() == [16, 15, 14, 4]
+
+
+def test_the_console_says_why_it_stopped(tmp_path):
+    changes = ("data.limit=24", "model.d_model=16", "training.learning_rate=0.5",
+               "training.clip_norm=0", "evaluation.every=2", "evaluation.best_metric=exact_match",
+               "training.patience=2", "training.steps=50")  # fmt: skip
+    arguments = ["--config", "tiny.yaml", *(part for each in changes for part in ("--set", each))]
+    result = run("train.py", *arguments, folder=tmp_path)
+    assert result.code == 0
+    assert "stopped early at step" in result.out
+    assert "no better exact_match since step" in result.out
+    again = run("train.py", *arguments, folder=tmp_path)
+    assert "runs/tiny is finished: stopped early at step" in again.out

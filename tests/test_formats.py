@@ -1,0 +1,187 @@
+"""One corpus, whatever the format it comes in."""
+
+import json
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitransformer.data.batching import BatchStream
+from minitransformer.data.corpus import Pair
+from minitransformer.data.preparation import prepare
+from minitransformer.errors import DataError
+from minitransformer.settings import Config, DataConfig, TokenizerConfig
+from tests.corpus_files import WRITERS, corpus_of, counts, train_split, write_folder
+from tests.processes import run
+
+AWKWARD = [
+    '"Hi', 'He said "no", twice', "NA", "null", "a,b;c", "1", "-0.5", "true", "'s", "👩‍👩‍👧",
+    "مرحبا", "می‌خواهم", "আমি।", "x\u2028y",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path_factory):
+    """No network, and a cache of its own."""
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+
+
+def thousand_pairs() -> list[Pair]:
+    return [
+        Pair(f"{AWKWARD[number % len(AWKWARD)]} {number}", f"{AWKWARD[-number % 13]} n{number}")
+        for number in range(1000)
+    ]
+
+
+def batches(place, kind: str) -> list[torch.Tensor]:
+    config = Config(
+        data=DataConfig(source=place, cache=""),
+        tokenizer=TokenizerConfig(kind=kind, joint=kind == "bpe", max_size=500),
+    )
+    prepared = prepare(config)
+    assert len(prepared.encoded["train"]) == 1000
+    stream = BatchStream(
+        prepared.encoded["train"], batch_tokens=300, seed=1, start_id=prepared.tokenizer.start_id
+    )
+    return [tensor for _ in range(2 * len(stream.order)) for tensor in stream.next()]
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe"])
+def test_the_same_pairs_give_the_same_batches_from_every_format(kind, tmp_path):
+    expected = batches(WRITERS["tsv"](thousand_pairs(), tmp_path), kind)
+    for write in WRITERS.values():
+        found = batches(write(thousand_pairs(), tmp_path), kind)
+        assert len(found) == len(expected)
+        assert all(map(torch.equal, found, expected)), write.__name__
+
+
+def test_two_columns_of_many_are_chosen_by_number_or_by_name(tmp_path):
+    tsv = b"Go.\tVe.\tCC-BY 2.0\nHi.\tHola.\tCC-BY 2.0\n"
+    assert list(train_split(tsv, tmp_path, columns=(1, 2)))[1] == Pair("Hi.", "Hola.")
+    assert list(train_split(tsv, tmp_path, columns=(2, 1)))[1] == Pair("Hola.", "Hi.")
+    headed = b"id\ten\tes\n1\tGo.\tVe.\n"
+    assert list(train_split(headed, tmp_path, columns=("en", "es"))) == [Pair("Go.", "Ve.")]
+    csv = b'1,"Go, now.",Ve.\n'
+    assert list(train_split(csv, tmp_path, "a.csv", columns=(2, 3))) == [Pair("Go, now.", "Ve.")]
+    csv = b"en,id,es\r\nGo.,1,Ve.\r\n"
+    assert list(train_split(csv, tmp_path, "a.csv", columns=("en", "es"))) == [Pair("Go.", "Ve.")]
+    jsonl = b'{"translation": {"en": "Go.", "es": "Ve."}}\n'
+    columns = ("translation.en", "translation.es")
+    assert list(train_split(jsonl, tmp_path, "a.jsonl", columns=columns)) == [Pair("Go.", "Ve.")]
+
+
+def test_rows_of_csv_that_cannot_be_read_are_counted(tmp_path):
+    content = (
+        b'source,target\n"a, b",c\n\nonly one\n1,2,3\n"x""y",z\n"unclosed,1\nd,"e\nsource,target\n'
+        b'f,g\r\xffh,i\nj,k\n'
+    )  # fmt: skip
+    split = train_split(content, tmp_path, "rows.csv")
+    assert list(split) == [Pair("a, b", "c"), Pair('x"y', "z"), Pair("j", "k")]
+    assert {"empty": (1, 3)}.items() <= counts(split).items()
+    assert split.report.findings["malformed"].first == 4
+
+
+def test_rows_of_json_lines_that_cannot_be_read_are_counted(tmp_path):
+    lines = [
+        '{"source": "a", "target": "b"}', "", "not json", "[1]", '{"source": "a"}',
+        '{"source": 1, "target": "b"}', '{"source": null, "target": "b"}',
+        '{"source": "\\ud800", "target": "b"}', '{"source": "a\\u0000", "target": "b"}',
+        '{"source": "two\\nlines", "target": "b"}', '{"source": "c", "target": "d"}',
+    ]  # fmt: skip
+    split = train_split("\n".join(lines).encode(), tmp_path, "rows.jsonl")
+    assert list(split) == [Pair("a", "b"), Pair("c", "d")]
+    assert counts(split) == {
+        "empty": (1, 2), "malformed": (4, 3), "one_sided": (1, 7), "not_utf8": (1, 8),
+        "nul": (1, 9), "control": (1, 10),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "message"),
+    [
+        ("a.csv", b"en,es\na,b\n", {}, r"no column 'source' \(there: en, es\)"),
+        ("a.csv", b"source,source,target\na,b,c\n", {}, "column 'source' stands twice"),
+        ("a.jsonl", b'{"en": "a"}\n', {}, r"no column 'source' \(there: en\)"),
+        ("a.jsonl", b'{"en": "a"}\n', {"columns": (1, 2)}, "its columns have names"),
+        ("a.parquet", b"not parquet", {}, "not readable as parquet"),
+        ("a.json", b"[]", {}, "write one JSON object a line"),
+    ],
+)
+def test_files_whose_columns_are_not_found_say_what_is_there(
+    name, content, settings, message, tmp_path
+):
+    with pytest.raises(DataError, match=message):
+        train_split(content, tmp_path, name, **settings)
+
+
+def test_a_folder_has_its_splits_and_others_can_be_named(tmp_path):
+    pairs = thousand_pairs()
+    folder = Path(write_folder(pairs, tmp_path))
+    for name, count in (("validation", 3), ("test", 2)):
+        rows = [json.dumps(pair._asdict()) for pair in pairs[:count]]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    parquet = folder / "train-00000-of-00001.parquet"
+    rows = [json.dumps(pair._asdict()) for pair in pairs]
+    (folder / "train.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    parquet.unlink()
+    corpus = corpus_of(source=str(folder))
+    assert [len(split) for split in corpus.splits.values()] == [1000, 3, 2]
+    assert list(corpus.splits["valid"]) == pairs[:3]
+    swapped = corpus_of(source=str(folder), valid="test", test=str(folder / "validation.jsonl"))
+    assert [len(split) for split in swapped.splits.values()] == [1000, 2, 3]
+    with pytest.raises(DataError, match=r"no split 'dev' \(there: train, validation, test\)"):
+        corpus_of(source=str(folder), valid="dev")
+    with pytest.raises(DataError, match=r"no column 'en' \(there: source, target\)"):
+        corpus_of(source=str(folder), columns=("en", "es"))
+
+
+def test_a_hub_name_without_network_says_what_to_do_instead():
+    with pytest.raises(DataError, match="hub cannot be reached, nor is there a copy in its cache"):
+        corpus_of(source="owner/corpus", columns=("en", "es"))
+    with pytest.raises(DataError, match="neither a file"):
+        corpus_of(source="data/train.tsv")  # a path with a typo is no hub name
+
+
+def test_the_hub_is_not_waited_for_when_there_is_no_network(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    from minitransformer.data.tables import hub_answers
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert not hub_answers()
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    assert hub_answers()
+
+
+def test_a_copy_in_the_hubs_cache_is_used_without_network(tmp_path):
+    import datasets
+
+    folder = write_folder(thousand_pairs(), tmp_path)
+    corpus_of(source=folder)
+    cache = Path(datasets.config.HF_DATASETS_CACHE)
+    (cache / "corpus").rename(cache / "owner___corpus")  # where a download would have put it
+    assert list(corpus_of(source="owner/corpus").train) == thousand_pairs()
+
+
+def test_a_run_is_the_same_from_aligned_files_and_from_one_file(tmp_path):
+    pairs = [Pair(f"one {word}", f"uno {word}") for word in "abcdefgh"]
+    settings = ("training.steps=3", "model.d_model=8", "evaluation.every=3")
+    outs = []
+    for name in ("tsv", "aligned"):
+        place = WRITERS[name](pairs, tmp_path)
+        source = place if isinstance(place, str) else f"[{', '.join(place)}]"
+        changes = [("--set", change) for change in (f"data.source={source}", *settings)]
+        result = run("train.py", "--config", "tiny.yaml", "--run", name, *chain(*changes),
+                     folder=tmp_path)  # fmt: skip
+        assert result.code == 0, result.err
+        outs.append([line for line in result.out.splitlines() if "0.0%" in line])
+    assert outs[0] == outs[1] != []

@@ -1,0 +1,193 @@
+import random
+
+import numpy
+import pytest
+
+from minitransformer.data import preparation
+from minitransformer.data.encoding import Collector
+from minitransformer.data.preparation import prepare
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.errors import DataError
+from minitransformer.settings import (
+    Config,
+    DataConfig,
+    HygieneConfig,
+    ModelConfig,
+    TokenizerConfig,
+)
+from tests.corpus_files import counts
+from tests.small_runs import same_bits, trainer_for, weights
+
+KINDS = {"words": {"kind": "words"}, "bpe": {"kind": "bpe", "max_size": 300}}
+
+
+@pytest.fixture
+def large(monkeypatch):
+    monkeypatch.setattr(preparation, "LARGE", 10)
+
+
+def config_for(folder, *, hygiene=None, tokenizer=None, max_length=64, **data) -> Config:
+    return Config(
+        data=DataConfig(source=str(folder / "pairs.tsv"), cache=str(folder / "cache"), **data),
+        hygiene=HygieneConfig(**hygiene or {}),
+        tokenizer=TokenizerConfig(**tokenizer or {}),
+        model=ModelConfig(max_length=max_length),
+    )
+
+
+def write(folder, count=40) -> None:
+    generator = random.Random(1)
+    rows = [" ".join(generator.choices("abcdefgh", k=5)) for _ in range(count)]
+    content = "".join(f"{row}\t{row[::-1]}\n" for row in rows) + "\n"
+    (folder / "pairs.tsv").write_text(content)
+
+
+def ids_of(prepared, split="train") -> list:
+    return list(prepared.encoded[split])
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe"])
+def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path, monkeypatch):
+    write(tmp_path)
+    config = config_for(tmp_path, tokenizer=KINDS[kind], split_valid=5)
+    first = prepare(config)
+    assert "is kept for next time" in first.notes[0]
+    monkeypatch.setattr(preparation, "load_corpus", None)  # it would have to be read again
+    second = prepare(config)
+    assert "is taken from" in second.notes[0]
+    for split in ("train", "valid"):
+        assert ids_of(first, split) == ids_of(second, split)
+        assert list(first.corpus.splits[split]) == list(second.corpus.splits[split])
+        assert first.corpus.splits[split].report == second.corpus.splits[split].report
+        assert isinstance(second.encoded[split].sources.ids, numpy.memmap)
+    assert first.fingerprint == second.fingerprint
+    assert first.tokenizer.to_files() == second.tokenizer.to_files()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hygiene": {"duplicate": "skip"}}, {"tokenizer": {"min_frequency": 2}},
+        {"max_length": 63}, {"limit": 30}, {"split_valid": 3},
+    ],
+)  # fmt: skip
+def test_it_is_encoded_again_when_a_setting_changed(change, large, tmp_path):
+    write(tmp_path)
+    prepare(config_for(tmp_path))
+    assert "is kept for next time" in prepare(config_for(tmp_path, **change)).notes[0]
+    assert "is taken from" in prepare(config_for(tmp_path)).notes[0]
+
+
+def test_it_is_encoded_again_when_the_file_changed(large, tmp_path):
+    write(tmp_path)
+    before = prepare(config_for(tmp_path))
+    write(tmp_path, count=41)
+    after = prepare(config_for(tmp_path))
+    assert "is kept for next time" in after.notes[0]
+    assert len(after.encoded["train"]) == 41
+    assert before.fingerprint != after.fingerprint
+
+
+@pytest.mark.parametrize("name", ["train.source.ids.npy", "train.kept.npy", "meta.json",
+                                  "tokenizer/source.tsv"])  # fmt: skip
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
+def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
+    write(tmp_path)
+    expected = ids_of(prepare(config_for(tmp_path)))
+    (place,) = (tmp_path / "cache").iterdir()
+    content = bytearray((place / name).read_bytes())
+    if damage == "delete":
+        (place / name).unlink()
+    elif damage == "cut":
+        (place / name).write_bytes(content[:-3])
+    else:
+        content[-3] ^= 1
+        (place / name).write_bytes(content)
+    again = prepare(config_for(tmp_path))
+    assert "is kept for next time" in again.notes[0]
+    assert ids_of(again) == expected
+
+
+def test_small_corpora_and_an_empty_setting_leave_no_copy(large, tmp_path, monkeypatch):
+    write(tmp_path)
+    config = Config(data=DataConfig(source=str(tmp_path / "pairs.tsv"), cache=""))
+    assert prepare(config).notes == []
+    monkeypatch.setattr(preparation, "LARGE", 41)
+    assert prepare(config_for(tmp_path)).notes == []
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_no_trouble(large, tmp_path):
+    write(tmp_path)
+    (tmp_path / "cache").write_text("a file is in the way")
+    prepared = prepare(config_for(tmp_path))
+    assert "is not kept" in prepared.notes[0]
+    assert len(prepared.encoded["train"]) == 40
+
+
+def test_a_run_continues_with_its_own_tokenizer_and_the_same_bits(large, tmp_path):
+    write(tmp_path)
+    changes = (
+        f"data.source={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}",
+        "training.schedule=constant",
+    )  # fmt: skip
+    whole = trainer_for(tmp_path / "whole", *changes)
+    whole.run()
+    trainer_for(tmp_path / "parts", *changes, "training.steps=5").run()
+    resumed = trainer_for(tmp_path / "parts", *changes)
+    assert any("is taken from" in note for note in resumed.notes)
+    resumed.run()
+    assert same_bits(weights(whole), weights(resumed))
+
+
+def test_another_tokenizer_than_the_stored_one_is_honoured(large, tmp_path):
+    write(tmp_path)
+    config = config_for(tmp_path)
+    prepare(config)
+    other = PairTokenizer.train([("a b", "b a")], config)
+    assert len(prepare(config, other).tokenizer.source) == len(other.source)
+
+
+def test_the_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
+    (tmp_path / "valid.tsv").write_text("a x\tc d\ny\tz z z\n")
+    for kind in ("words", "bpe"):
+        prepared = prepare(
+            config_for(tmp_path, valid=str(tmp_path / "valid.tsv"), tokenizer=KINDS[kind])
+        )
+        assert not {"x", "y", "z", "▁x", "▁y", "▁z"} & set(prepared.tokenizer.source.ids)
+        assert counts(prepared.corpus.splits["valid"]) == {"unknown": (2, 1)}
+
+
+def test_the_unknown_rate_is_reported_and_follows_its_policy(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
+    (tmp_path / "valid.tsv").write_text("a x\tc d\na b\tc d\n")
+    valid = {"valid": str(tmp_path / "valid.tsv")}
+    prepared = prepare(config_for(tmp_path, **valid))
+    (line,) = [
+        line for line in prepared.corpus.splits["valid"].report.lines() if "training" in line
+    ]
+    assert "25.0% of all source and 0.0% of all target tokens" in line
+    skipped = prepare(config_for(tmp_path, hygiene={"unknown": "skip"}, **valid))
+    assert len(skipped.encoded["valid"]) == len(skipped.corpus.splits["valid"]) == 1
+    with pytest.raises(DataError, match=r"hygiene\.unknown is error"):
+        prepare(config_for(tmp_path, hygiene={"unknown": "error"}, **valid))
+
+
+def test_sentences_that_are_far_too_long_are_not_even_split(tmp_path):
+    (tmp_path / "pairs.tsv").write_bytes(b"a\tb\n" + b"x" * 10_000_000 + b"\ty\n")
+    for kind in ("words", "bpe"):
+        prepared = prepare(config_for(tmp_path, tokenizer=KINDS[kind]))
+        assert counts(prepared.corpus.train) == {"too_long": (1, 2)}
+        assert prepared.corpus.train.first(9) == [("a", "b")]
+
+
+@pytest.mark.parametrize(("size", "width"), [(100, 2), (2**16, 2), (2**16 + 1, 4)])
+def test_an_id_takes_no_more_bytes_than_its_vocabulary_needs(size, width):
+    collector = Collector(size)
+    collector.add([size - 1, 5])
+    collector.add([7])
+    sentences = collector.sentences()
+    assert sentences.ids.itemsize == width
+    assert [sentences.sentence(place) for place in range(2)] == [[size - 1, 5], [7]]
+    assert sentences.lengths().tolist() == [2, 1]
