@@ -110,7 +110,8 @@ def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path):
     twin.load_state_dict(trainer.model.state_dict())
     places = trainer.stream.order[0]
     batch = make_batch(
-        [trainer.encoded["train"][place] for place in places], trainer.tokenizer.start_id
+        [trainer.encoded["train"][place] for place in places.tolist()],
+        trainer.tokenizer.start_id,
     )
     optimizer = torch.optim.AdamW(
         [
