@@ -19,7 +19,7 @@ from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.preparation import prepare
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import PAD_ID, UNK_ID
+from minitransformer.data.tokens import EOS_ID, PAD_ID, UNK_ID
 from minitransformer.data.words import normalize
 from minitransformer.decoding import Translator, greedy
 from minitransformer.errors import DataError
@@ -104,7 +104,12 @@ def evaluate(
             free += metrics.matching_tokens(ids, encoded[place].target)
             translations[place] = tokenizer.target.decode(ids)
             # An unknown word of the reference is not <UNK>: nothing that is produced equals it.
-            is_exact[place] = ids == encoded[place].target and UNK_ID not in ids
+            # Pieces may be cut otherwise and still make the same text.
+            is_exact[place] = (
+                ids[-1] == EOS_ID
+                and UNK_ID not in ids
+                and translations[place] == tokenizer.target.decode(encoded[place].target)
+            )
     model.train(was_training)
     references = [normalize(pair.target) for pair in pairs]
     return Evaluation(

@@ -70,6 +70,16 @@ def test_damaged_rows_are_left_out(content, defect, tmp_path):
     assert counts(split) == {defect: (1, 2)}
 
 
+@pytest.mark.parametrize("name", ["rows.tsv", "rows.csv"])
+def test_a_header_that_stands_there_again_is_no_pair(name, tmp_path):
+    separator = "," if name.endswith("csv") else "\t"
+    rows = [("en", "es"), ("a", "b"), ("en", "es"), ("c", "d")]
+    content = "".join(f"{separator.join(row)}\n" for row in rows).encode()
+    split = train_split(content, tmp_path, name, columns=("en", "es"))
+    assert list(split) == [Pair("a", "b"), Pair("c", "d")]
+    assert counts(split) == {"header": (1, 3) if name.endswith("csv") else (2, 1)}
+
+
 def test_what_may_be_meant_is_counted_and_kept(tmp_path):
     rows = ["e\u0301\tx", "same\tsame", "a\tb", "a\tb", "a\tc", "a\tb"]
     content = "".join(f"{row}\n" for row in rows).encode()

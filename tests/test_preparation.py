@@ -7,6 +7,7 @@ from minitransformer.data import preparation
 from minitransformer.data.encoding import Collector
 from minitransformer.data.preparation import prepare
 from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import EOS_ID, UNK_ID
 from minitransformer.errors import DataError
 from minitransformer.settings import (
     Config,
@@ -172,6 +173,17 @@ def test_the_unknown_rate_is_reported_and_follows_its_policy(tmp_path):
     assert len(skipped.encoded["valid"]) == len(skipped.corpus.splits["valid"]) == 1
     with pytest.raises(DataError, match=r"hygiene\.unknown is error"):
         prepare(config_for(tmp_path, hygiene={"unknown": "error"}, **valid))
+
+
+def test_held_out_pairs_of_unknown_words_alone_are_kept_and_counted(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
+    (tmp_path / "valid.tsv").write_text("x y\tz\n")
+    prepared = prepare(config_for(tmp_path, valid=str(tmp_path / "valid.tsv")))
+    assert ids_of(prepared, "valid") == [([UNK_ID, UNK_ID], [UNK_ID, EOS_ID])]
+    assert (
+        "100.0% of all source and 100.0% of all target"
+        in prepared.corpus.splits["valid"].report.lines()[0]
+    )
 
 
 def test_sentences_that_are_far_too_long_are_not_even_split(tmp_path):

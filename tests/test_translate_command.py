@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT, Running, run
+from tests.small_runs import trainer_for
 
 
 def translate(folder: Path, *arguments: object, stdin: bytes = b""):
@@ -41,6 +42,22 @@ def test_one_line_out_for_each_line_in(tiny, ending):
     assert translations[5] == "Vamos"
     assert translations[-1] == "Vamos"
     assert "line 8: 30000 tokens, the model takes 64; the last 29936 were left out" in result.err
+
+
+def test_one_line_out_for_each_line_in_with_subwords(tmp_path):
+    trainer_for(tmp_path / "run", "tokenizer.kind=bpe", "tokenizer.max_size=60").run()
+    lines = [
+        b"", b"   ", b"\t", b"x" * 100_000, b"go " * 30_000, "👩‍👩‍👧".encode(),
+        "কর্ম ক\u200cখ".encode(), "مرحبا".encode(), b"a\0b", b"caf\xff\xfe", "Let's\u2028go".encode(), b"\r", b"I go",
+    ]  # fmt: skip
+    result = translate(tmp_path, "--run", "run", stdin=b"\n".join(lines))
+    assert result.code == 0
+    translations = result.out.removesuffix("\n").split("\n")
+    assert len(translations) == len(lines)
+    assert translations[:3] == ["", "", ""]
+    assert translations[11] == ""
+    assert "line 4: 100001 tokens, the model takes 64" in result.err
+    assert "line 8: unknown character 'م'" in result.err
 
 
 def test_no_lines_in_no_lines_out(tiny):

@@ -195,7 +195,9 @@ def split_off(whole: Examined, asked: dict[str, int]) -> dict[str, Examined]:
 def part_of(whole: Examined, name: str, places: Mask) -> Examined:
     split = whole.split
     # The file is reported on once, where its pairs are trained on.
-    report = split.report if name == "train" else Report(name, split.report.policies, "line")
+    report = split.report
+    if name != "train":
+        report = Report(name, report.policies, report.unit)
     part = Split(name, split.source, split.kept.copy(), report)
     part.drop(~places)
     return whole.only(part, places)

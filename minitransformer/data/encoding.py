@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from minitransformer.data.corpus import Pair, Split
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import UNK_ID
+from minitransformer.data.tokens import EOS_ID, UNK_ID
 
 PAIRS_AT_A_TIME = 1000
 
@@ -97,7 +97,7 @@ def encode_split(split: Split, tokenizer: PairTokenizer, max_length: int) -> Enc
             elif split.name != "train":
                 for side, ids in enumerate((source, target)):
                     unknown[side] += ids.count(UNK_ID)
-                    tokens[side] += len(ids)
+                    tokens[side] += len(ids) - (ids[-1] == EOS_ID)
                 if UNK_ID in source or UNK_ID in target:
                     must_go = split.report.note("unknown", number)
             gone.append(must_go)
