@@ -91,3 +91,11 @@ def test_a_stream_continues_from_a_saved_position_in_mid_epoch():
         resumed.move_to(epoch=epoch, index=index)
         for expected in batches[start : start + 3]:
             assert all(map(torch.equal, resumed.next(), expected))
+
+
+@given(lengths)
+def test_a_stream_makes_the_batches_that_its_pairs_make(sizes):
+    batches = stream(sizes)
+    for places in list(batches.order):
+        expected = make_batch([batches.pairs[place] for place in places.tolist()], EOS_ID)
+        assert all(map(torch.equal, batches.next(), expected))

@@ -48,7 +48,8 @@ def test_one_line_out_for_each_line_in_with_subwords(tmp_path):
     trainer_for(tmp_path / "run", "tokenizer.kind=bpe", "tokenizer.max_size=60").run()
     lines = [
         b"", b"   ", b"\t", b"x" * 100_000, b"go " * 30_000, "👩‍👩‍👧".encode(),
-        "কর্ম ক\u200cখ".encode(), "مرحبا".encode(), b"a\0b", b"caf\xff\xfe", "Let's\u2028go".encode(), b"\r", b"I go",
+        "কর্ম ক\u200cখ".encode(), "مرحبا".encode(), b"a\0b", b"caf\xff\xfe",
+        "Let's\u2028go".encode(), b"\r", b"I go",
     ]  # fmt: skip
     result = translate(tmp_path, "--run", "run", stdin=b"\n".join(lines))
     assert result.code == 0

@@ -41,11 +41,15 @@ def pad(rows: list[list[int]]) -> Int[Tensor, "batch length"]:
 
 def make_batch(pairs: list[EncodedPair], start_id: int) -> Batch:
     """Pad pairs to one length and shift the targets behind the start token."""
-    return Batch(
-        source=pad([pair.source for pair in pairs]),
-        target_input=pad([[start_id, *pair.target[:-1]] for pair in pairs]),
-        target_output=pad([pair.target for pair in pairs]),
-    )
+    target = pad([pair.target for pair in pairs])
+    return Batch(pad([pair.source for pair in pairs]), shifted(target, start_id), target)
+
+
+def shifted(target: Int[Tensor, "batch target"], start_id: int) -> Int[Tensor, "batch target"]:
+    """What the decoder reads when it should say `target`: [[7, EOS]] -> [[start, 7]]"""
+    start = target.new_full((len(target), 1), start_id)
+    later = torch.cat([start, target[:, :-1]], dim=1)
+    return later.masked_fill(target == PAD_ID, PAD_ID)  # the <EOS> of shorter rows is not read
 
 
 def epoch_order(
@@ -96,4 +100,8 @@ class BatchStream:
             self.move_to(epoch=self.epoch + 1, index=0)
         places = self.order[self.index]
         self.index += 1
-        return make_batch([self.pairs[place] for place in places.tolist()], self.start_id)
+        source, target = (
+            torch.from_numpy(side.padded(places, PAD_ID))
+            for side in (self.pairs.sources, self.pairs.targets)
+        )
+        return Batch(source, shifted(target, self.start_id), target)

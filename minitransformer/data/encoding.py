@@ -34,6 +34,17 @@ class Sentences(NamedTuple):
         ids: list[int] = self.ids[begin : int(self.ends[place])].tolist()
         return ids
 
+    def padded(self, places: NDArray[numpy.int64], filling: int) -> NDArray[numpy.int64]:
+        """The sentences at these places as the rows of a matrix."""
+        ends = self.ends[places].astype(numpy.int64)
+        begins = numpy.where(places > 0, self.ends[places - 1], 0).astype(numpy.int64)
+        columns = numpy.arange((ends - begins).max())
+        at = begins[:, None] + columns
+        is_token = at < ends[:, None]
+        rows = numpy.full(at.shape, filling)
+        rows[is_token] = self.ids[at[is_token]]
+        return rows
+
     def lengths(self) -> NDArray[numpy.int32]:
         return numpy.diff(self.ends.astype(numpy.int64), prepend=0).astype(numpy.int32)
 
