@@ -158,8 +158,11 @@ class RunFolder:
             shutil.rmtree(self.step_path(step), ignore_errors=True)
 
     def tokenizer_checksums(self) -> dict[str, str]:
-        files = sorted((self.path / "tokenizer").glob("*"))
-        return {path.name: checksum(path.read_bytes()) for path in files}
+        files = sorted((self.path / "tokenizer").glob("*.*"))  # a desktop may leave files there
+        names = ("source.", "target.")
+        return {
+            path.name: checksum(path.read_bytes()) for path in files if path.name.startswith(names)
+        }
 
     def point(self, name: str, step: int) -> None:
         replace_file(self.checkpoints / name, f"{self.step_path(step).name}\n".encode())

@@ -151,7 +151,9 @@ def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
         ),
         (
             ["data.columns"],
-            len(data.columns) != 2 or len({type(column) for column in data.columns}) != 1,
+            len(set(data.columns)) != 2
+            or len(data.columns) != 2
+            or len({type(column) for column in data.columns}) != 1,
             "data.columns: give two names, such as [en, es], or two numbers, such as [1, 2]",
         ),
         (

@@ -60,6 +60,12 @@ def checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def file_checksum(path: Path) -> str:
+    """The checksum of a file's content, which may be larger than memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def json_with_checksum(data: dict[str, Any]) -> bytes:
     """JSON that carries a checksum of its own content."""
     text = json.dumps(data, sort_keys=True)

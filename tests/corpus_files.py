@@ -16,9 +16,12 @@ def corpus_of(*, hygiene: dict[str, str] | None = None, **data) -> Corpus:
 
 def train_split(content: bytes, tmp_path: Path, name: str = "pairs.tsv", **settings):
     """The training split of a file with this content."""
-    path = tmp_path / name
-    path.write_bytes(content)
-    return corpus_of(source=str(path), **settings).train
+    return corpus_of(source=write(content, tmp_path, name), **settings).train
+
+
+def write(content: bytes, folder: Path, name: str = "pairs.tsv") -> str:
+    (folder / name).write_bytes(content)
+    return str(folder / name)
 
 
 def counts(split) -> dict[str, tuple[int, int]]:
@@ -60,6 +63,13 @@ def write_parquet(pairs: list[Pair], folder: Path) -> str:
     return str(folder / "pairs.parquet")
 
 
+def write_split_files(pairs: list[Pair], folder: Path) -> str:
+    """A folder with a file for each split."""
+    (folder / "splits").mkdir()
+    Path(write_csv(pairs, folder / "splits")).rename(folder / "splits" / "train.csv")
+    return str(folder / "splits")
+
+
 def write_folder(pairs: list[Pair], folder: Path) -> str:
     """A folder such as a data set on the hub is."""
     (folder / "owner" / "corpus").mkdir(parents=True)
@@ -70,5 +80,5 @@ def write_folder(pairs: list[Pair], folder: Path) -> str:
 
 WRITERS = {
     "tsv": write_tsv, "aligned": write_aligned, "csv": write_csv, "jsonl": write_jsonl,
-    "parquet": write_parquet, "folder": write_folder,
+    "parquet": write_parquet, "folder": write_folder, "splits": write_split_files,
 }  # fmt: skip

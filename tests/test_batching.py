@@ -19,7 +19,7 @@ def pairs_of(sizes) -> EncodedSplit:
     for source, target in sizes:
         sources.add([7] * source)
         targets.add([8] * (target - 1) + [EOS_ID])
-    return EncodedSplit(sources.sentences(), targets.sentences(), "")
+    return EncodedSplit(sources.sentences(), targets.sentences())
 
 
 def places(order) -> list[list[int]]:

@@ -5,7 +5,7 @@ import pytest
 
 from minitransformer.data.corpus import Pair
 from minitransformer.errors import DataError
-from tests.corpus_files import corpus_of, counts, train_split, write_aligned
+from tests.corpus_files import corpus_of, counts, train_split, write, write_aligned
 
 
 def test_every_line_is_kept_or_dropped_for_a_stated_reason(tmp_path):
@@ -81,13 +81,15 @@ def test_a_header_that_stands_there_again_is_no_pair(name, tmp_path):
 
 
 def test_what_may_be_meant_is_counted_and_kept(tmp_path):
-    rows = ["e\u0301\tx", "same\tsame", "a\tb", "a\tb", "a\tc", "a\tb"]
+    rows = ["e\u0301\tx", "same\tsame", "a\tb", "a\tb", "a\tc", "a\tc", "a  \tb"]
     content = "".join(f"{row}\n" for row in rows).encode()
     split = train_split(content, tmp_path)
-    assert len(split) == 6
+    assert len(split) == 7
     assert counts(split) == {
-        "not_nfc": (1, 1), "same_text": (1, 2), "duplicate": (2, 4), "several_targets": (1, 5),
+        "not_nfc": (1, 1), "same_text": (1, 2), "duplicate": (3, 4), "several_targets": (2, 5),
     }  # fmt: skip
+    one_each = train_split(content, tmp_path, hygiene={"several_targets": "skip"})
+    assert [pair for pair in one_each if pair.source == "a"] == [Pair("a", "b")] * 3
     policies = dict.fromkeys(("not_nfc", "same_text", "duplicate", "several_targets"), "skip")
     assert list(train_split(content, tmp_path, hygiene=policies)) == [Pair("a", "b")]
 
@@ -106,7 +108,7 @@ def test_every_refused_defect_is_named_at_once(tmp_path):
     ("content", "message"),
     [
         ("a\tb\n".encode("utf-16"), "looks like UTF-16"),
-        (b"\x1f\x8b\x08\x00", "looks compressed"),
+        (b"\x1f\x8b\x08\x00", "looks packed"),
         (b"", "there is nothing in it"),
         (b"\n\n", "2 empty"),
         (b"no tab\n", "1 cannot be read, .* 1 column instead of 2"),
@@ -180,6 +182,17 @@ def test_a_split_that_leaves_nothing_to_train_on_is_refused(tmp_path):
         train_split(b"a\tb\nc\td\ne\tf\n", tmp_path, split_valid=5)
     with pytest.raises(DataError, match=r"split_valid: en-es has such a split of its own"):
         corpus_of(source="en-es", split_valid=5)
+
+
+def test_a_split_takes_at_least_one_sentence_with_all_of_its_translations(tmp_path):
+    content = "".join(f"s{number % 3}\tt{number}\n" for number in range(30)).encode()
+    corpus = corpus_of(source=write(content, tmp_path), split_valid=5)
+    assert [len(split) for split in corpus.splits.values()] == [20, 10]
+
+
+def test_a_file_that_cannot_be_split_says_why(tmp_path):
+    with pytest.raises(DataError, match=r"3 columns instead of 2; choose two of them"):
+        train_split(b"a\tb\tc\n", tmp_path, split_valid=1)
 
 
 def test_aligned_files_of_different_lengths_name_both_counts_and_the_place(tmp_path):

@@ -1,3 +1,5 @@
+import multiprocessing
+import os
 import random
 
 import numpy
@@ -8,7 +10,7 @@ from minitransformer.data.encoding import Collector
 from minitransformer.data.preparation import prepare
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import EOS_ID, UNK_ID
-from minitransformer.errors import DataError
+from minitransformer.errors import CheckpointError, DataError
 from minitransformer.settings import (
     Config,
     DataConfig,
@@ -69,7 +71,8 @@ def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path,
     "change",
     [
         {"hygiene": {"duplicate": "skip"}}, {"tokenizer": {"min_frequency": 2}},
-        {"max_length": 63}, {"limit": 30}, {"split_valid": 3},
+        {"tokenizer": {"joint": True}}, {"tokenizer": KINDS["bpe"]}, {"max_length": 63},
+        {"limit": 30}, {"split_valid": 3}, {"split_seed": 2}, {"columns": (2, 1)},
     ],
 )  # fmt: skip
 def test_it_is_encoded_again_when_a_setting_changed(change, large, tmp_path):
@@ -147,6 +150,54 @@ def test_another_tokenizer_than_the_stored_one_is_honoured(large, tmp_path):
     prepare(config)
     other = PairTokenizer.train([("a b", "b a")], config)
     assert len(prepare(config, other).tokenizer.source) == len(other.source)
+    assert len(prepare(config).tokenizer.source) == 8 + 4
+
+
+def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, tmp_path):
+    write(tmp_path)
+    changes = (f"data.source={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}")
+    trainer_for(tmp_path / "run", *changes).run()
+    (tmp_path / "pairs.tsv").write_text("x y\tz\n" * 20)
+    with pytest.raises(CheckpointError, match="other sentence pairs"):
+        trainer_for(tmp_path / "run", *changes)
+    fresh = trainer_for(tmp_path / "run", *changes, fresh=True)
+    assert set(fresh.tokenizer.source.ids) == {"x", "y"}
+
+
+def prepare_in_a_process(config: Config, start, found) -> None:
+    preparation.LARGE = 10
+    start.wait()
+    found.put(prepare(config).notes)
+
+
+def test_several_processes_may_start_at_once(tmp_path):
+    write(tmp_path)
+    context = multiprocessing.get_context("forkserver")
+    for attempt in range(5):
+        config = config_for(tmp_path, split_seed=attempt)
+        start, found = context.Event(), context.SimpleQueue()
+        processes = [
+            context.Process(target=prepare_in_a_process, args=(config, start, found))
+            for _ in range(3)
+        ]
+        for process in processes:
+            process.start()
+        start.set()
+        for process in processes:
+            process.join(60)
+        assert [process.exitcode for process in processes] == [0, 0, 0]
+        notes = [note for _ in processes for note in found.get()]
+        assert all("kept for next time" in note or "taken from" in note for note in notes), notes
+    assert not list((tmp_path / "cache").glob(".*"))
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(large, tmp_path):
+    write(tmp_path)
+    old = tmp_path / "cache" / ".abc.1.part"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    assert "is kept for next time" in prepare(config_for(tmp_path)).notes[0]
+    assert not old.exists()
 
 
 def test_the_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
@@ -203,3 +254,9 @@ def test_an_id_takes_no_more_bytes_than_its_vocabulary_needs(size, width):
     assert sentences.ids.itemsize == width
     assert [sentences.sentence(place) for place in range(2)] == [[size - 1, 5], [7]]
     assert sentences.lengths().tolist() == [2, 1]
+
+
+def test_the_first_line_of_a_defect_is_the_first_whatever_reading_finds_it(tmp_path):
+    long, longer = "x " * 70, "x" * 10_000
+    (tmp_path / "pairs.tsv").write_text(f"a\tb\n{long}\ty\nc\td\n{longer}\ty\n")
+    assert counts(prepare(config_for(tmp_path)).corpus.train) == {"too_long": (2, 2)}

@@ -59,6 +59,11 @@ def test_one_line_out_for_each_line_in_with_subwords(tmp_path):
     assert translations[11] == ""
     assert "line 4: 100001 tokens, the model takes 64" in result.err
     assert "line 8: unknown character 'م'" in result.err
+    argument = os.fsdecode(b"I \xff go")
+    assert translate(tmp_path, "--run", "run", argument).out.count("\n") == 1
+    shown = translate(tmp_path, "--run", "run", "--tokens", "--output", "seen.txt", argument)
+    assert shown.code == 0
+    assert "U+FFFD REPLACEMENT CHARACTER" in (tmp_path / "seen.txt").read_text(encoding="utf-8")
 
 
 def test_no_lines_in_no_lines_out(tiny):

@@ -105,6 +105,7 @@ def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
             raise DataError(f"data.split_{name}: {config.data.source} has such a split of its own")
     examined = {name: examine(name, source, config) for name, source in sources.items()}
     if any(asked.values()):
+        refuse([examined["train"].split])
         examined |= split_off(examined["train"], asked)
     held_out = numpy.array([], dtype=numpy.uint64)
     for name in reversed(SPLITS):  # what is held out first, so that training can leave it out
@@ -135,7 +136,7 @@ def examine(name: str, source: Source, config: Config) -> Examined:
     seed = config.data.split_seed.to_bytes(8, "little")
     kept = array("b")
     numbers, sources, pairs = array("q"), array("Q"), array("Q")
-    # Beyond this it is too long whatever the tokens, and would only keep the tokenizer busy.
+    # No sentence of so many tokens is as long, and text without end would keep a tokenizer busy.
     most = config.model.max_length * LONGEST_TOKEN
     for row in source.rows():
         must_go = [
@@ -146,15 +147,17 @@ def examine(name: str, source: Source, config: Config) -> Examined:
         if any(must_go):
             report.dropped += 1
         else:
-            source_text, target_text = normalize(row.source), normalize(row.target)
+            source_text = " ".join(normalize(row.source).split())
+            target_text = " ".join(normalize(row.target).split())
             numbers.append(row.number)
             sources.append(stable_hash(source_text, seed))
             pairs.append(stable_hash(f"{source_text}\t{target_text}", seed))
     split = Split(name, source, numpy.array(kept, dtype=numpy.bool_), report)
     examined = Examined(split, numpy.array(numbers), numpy.array(sources), numpy.array(pairs))
-    examined = examined.drop("duplicate", stood_before(examined.pairs))
-    another = stood_before(examined.sources) & ~stood_before(examined.pairs)
-    return examined.drop("several_targets", another)
+    stood_before = first_places(examined.pairs) < numpy.arange(len(examined.pairs))
+    examined = examined.drop("duplicate", stood_before)
+    has_another = examined.pairs != examined.pairs[first_places(examined.sources)]
+    return examined.drop("several_targets", has_another)
 
 
 def stable_hash(text: str, seed: bytes) -> int:
@@ -163,12 +166,11 @@ def stable_hash(text: str, seed: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=seed).digest(), "little")
 
 
-def stood_before(hashes: Hashes) -> Mask:
-    """Which values have an equal one at an earlier place."""
-    order = numpy.argsort(hashes, kind="stable")
-    found = numpy.zeros(len(hashes), dtype=numpy.bool_)
-    found[order[1:]] = hashes[order[1:]] == hashes[order[:-1]]
-    return found
+def first_places(hashes: Hashes) -> NDArray[numpy.int64]:
+    """For each value, the first place that has an equal one."""
+    _, firsts, which = numpy.unique(hashes, return_index=True, return_inverse=True)
+    places: NDArray[numpy.int64] = firsts[which]
+    return places
 
 
 def split_off(whole: Examined, asked: dict[str, int]) -> dict[str, Examined]:
@@ -179,11 +181,13 @@ def split_off(whole: Examined, asked: dict[str, int]) -> dict[str, Examined]:
     begin = 0
     parts, is_left = {}, numpy.ones(len(whole.sources), dtype=numpy.bool_)
     for name, count in asked.items():
-        end = int(numpy.searchsorted(before, (before[begin - 1] if begin else 0) + count, "right"))
+        taken = before[begin - 1] if begin else 0
+        end = int(numpy.searchsorted(before, taken + count, "right"))
+        end = max(end, begin + 1) if count else begin  # at least one, however many translations
         is_part = (which >= begin) & (which < end)
         parts[name], begin = is_part, end
         is_left &= ~is_part
-    if begin == len(distinct):
+    if begin >= len(distinct):
         raise DataError(
             f"data.split_valid and data.split_test ask for {sum(asked.values()):,} pairs, and "
             f"{whole.split.source.name} has {len(whole.sources):,}: none are left to train on"

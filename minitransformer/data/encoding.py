@@ -52,10 +52,9 @@ class Sentences(NamedTuple):
 class EncodedSplit(Sequence[EncodedPair]):
     """A split's pairs; a pair becomes lists of numbers only when it is asked for."""
 
-    def __init__(self, sources: Sentences, targets: Sentences, fingerprint: str) -> None:
+    def __init__(self, sources: Sentences, targets: Sentences) -> None:
         self.sources = sources
         self.targets = targets
-        self.fingerprint = fingerprint  # of the text, so that a resumed run notices other data
 
     def __len__(self) -> int:
         return len(self.sources.ends)
@@ -89,10 +88,14 @@ class Collector:
         return Sentences(numpy.frombuffer(self.ids, dtype=self.ids.typecode), ends)
 
 
-def encode_split(split: Split, tokenizer: PairTokenizer, max_length: int) -> EncodedSplit:
-    """Number a split's tokens; pairs without any or beyond `max_length` are noted and left out."""
+def encode_split(
+    split: Split, tokenizer: PairTokenizer, max_length: int, digest: "hashlib._Hash | None" = None
+) -> EncodedSplit:
+    """Number a split's tokens; pairs without any or beyond `max_length` are noted and left out.
+
+    `digest` is fed with the text that is kept, so that a resumed run can notice other data.
+    """
     sources, targets = (Collector(len(side)) for side in (tokenizer.source, tokenizer.target))
-    digest = hashlib.sha256()
     gone: list[bool] = []
     unknown, tokens = [0, 0], [0, 0]
     numbered = split.numbered()
@@ -115,15 +118,15 @@ def encode_split(split: Split, tokenizer: PairTokenizer, max_length: int) -> Enc
             if not must_go:
                 sources.add(source)
                 targets.add(target)
-                digest.update("\t".join(pair).encode("utf-8") + b"\n")
+                if digest is not None:
+                    digest.update("\t".join(pair).encode("utf-8", "surrogatepass") + b"\n")
     split.drop(numpy.array(gone, dtype=numpy.bool_))
     split.report.dropped += sum(gone)
     if any(unknown):
         rates = [count / max(total, 1) for count, total in zip(unknown, tokens, strict=True)]
-        split.report.findings[
-            "unknown"
-        ].detail = f"{rates[0]:.1%} of all source and {rates[1]:.1%} of all target tokens"
-    return EncodedSplit(sources.sentences(), targets.sentences(), digest.hexdigest())
+        told = f"{rates[0]:.1%} of all source and {rates[1]:.1%} of all target tokens"
+        split.report.findings["unknown"].detail = told
+    return EncodedSplit(sources.sentences(), targets.sentences())
 
 
 def encoded_chunk(

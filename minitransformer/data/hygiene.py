@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from minitransformer.data.text_files import Columns, Row
+from minitransformer.data.words import normalize
 from minitransformer.settings import HygieneConfig
 
 DEFECTS = {
@@ -55,6 +56,8 @@ class Report:
         policy: str = getattr(self.policies, defect)
         finding = self.findings.setdefault(defect, Finding(policy, 0, number, detail))
         finding.count += count
+        if number < finding.first:  # a later reading may find it in an earlier row
+            finding.first, finding.detail = number, detail
         return policy != "keep"
 
     def lines(self) -> list[str]:
@@ -97,6 +100,6 @@ def defects_of(row: Row, columns: Columns, most_characters: int) -> Iterable[str
         found.append("control")
     if not (is_plain or unicodedata.is_normalized("NFC", both)):
         found.append("not_nfc")
-    if row.source == row.target:
+    if normalize(row.source) == normalize(row.target):
         found.append("same_text")
     return found

@@ -1,7 +1,7 @@
 """Which reader serves which data.source, data.valid and data.test."""
 
 import dataclasses
-import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer.data.generated import TASKS, task_pairs
-from minitransformer.data.text_files import (
-    Columns,
-    Row,
-    aligned,
-    comma_separated,
-    json_lines,
-    tab_separated,
-)
+from minitransformer.data.record_files import comma_separated, json_lines
+from minitransformer.data.tables import dataset_rows, load_splits, parquet_rows
+from minitransformer.data.text_files import Columns, Row, aligned, tab_separated
 from minitransformer.errors import DataError
 from minitransformer.settings import DataConfig, Place
+from minitransformer.storage import file_checksum
 
 SHIPPED = Path(__file__).parent / "corpora"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_SPLITS = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
-FILE_ENDINGS = {".tsv", ".txt", ".csv", ".jsonl", ".json", ".ndjson", ".parquet"}
+SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
+READERS = {
+    ".tsv": tab_separated, ".txt": tab_separated, ".csv": comma_separated, ".jsonl": json_lines,
+    ".ndjson": json_lines, ".parquet": parquet_rows,
+}  # fmt: skip
+OTHER_ENDINGS = (".json", ".gz", ".zip", ".xlsx")  # of files all the same, and not of hub names
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,22 @@ class Source:
 def sources_of(config: DataConfig) -> dict[str, Source]:
     """A source for each split that a config names; `train` is always there."""
     place, columns = config.source, config.columns
-    if isinstance(place, tuple) or Path(place).is_file():
+    if isinstance(place, tuple) or path_of(place).is_file():
         found = {"train": file_source(place, columns)}
     elif place in shipped_corpora():
         found = {
-            split: shipped_source(place, split)
-            for split in ("train", "valid", "test")
+            split: shipped_source(place, split, columns)
+            for split in SPLIT_NAMES
             if (SHIPPED / f"{place}.{split}.tsv").exists()
         }
     elif place in TASKS:
         found = {split: task_source(place, split) for split in TASKS[place].sizes}
-    elif Path(place).is_dir() or (
-        HUB_NAME.fullmatch(place) and Path(place).suffix not in FILE_ENDINGS
+    elif path_of(place).is_dir() and "train" in (files := split_files(path_of(place))):
+        found = {split: file_source(str(path), columns) for split, path in files.items()}
+    elif path_of(place).is_dir() or (
+        HUB_NAME.fullmatch(place) and not place.endswith((*READERS, *OTHER_ENDINGS))
     ):
-        return table_sources(place, config)
+        return dataset_sources(place, config)
     else:
         raise DataError(
             f"data.source: '{place}' is neither a file or folder here, nor a corpus that ships "
@@ -64,40 +66,46 @@ def sources_of(config: DataConfig) -> dict[str, Source]:
     return found
 
 
+def path_of(place: str) -> Path:
+    return Path(os.path.expanduser(place))  # Path's own way fails where nobody is at home
+
+
+def split_files(folder: Path) -> dict[str, Path]:
+    """The files train.csv, valid.csv and so on of a folder, by split."""
+    return {
+        split: path
+        for split, names in SPLIT_NAMES.items()
+        for name in reversed(names)
+        for ending in READERS
+        if (path := folder / f"{name}{ending}").is_file()
+    }
+
+
 def shipped_corpora() -> list[str]:
     return sorted(path.name.removesuffix(".train.tsv") for path in SHIPPED.glob("*.train.tsv"))
 
 
-def shipped_source(corpus: str, split: str) -> Source:
-    source = file_source(str(SHIPPED / f"{corpus}.{split}.tsv"), ("source", "target"))
+def shipped_source(corpus: str, split: str, columns: Columns) -> Source:
+    numbers = columns if isinstance(columns[0], int) else (1, 2)  # [2, 1] turns it round
+    source = file_source(str(SHIPPED / f"{corpus}.{split}.tsv"), numbers)
     return dataclasses.replace(source, name=f"{corpus} ({split})")
 
 
 def file_source(place: Place, columns: Columns) -> Source:
     """Two aligned files, or one file read by its ending."""
     if isinstance(place, tuple):
-        first, second = map(Path, place)
+        first, second = map(path_of, place)
         return Source(
             f"{first} + {second}", "line", lambda: aligned(first, second),
-            lambda: content_digest(first) + content_digest(second),
+            lambda: file_checksum(first) + file_checksum(second),
         )  # fmt: skip
-    path = Path(place)
+    path = path_of(place)
     ending = path.suffix.lower()
-    if ending == ".parquet" and path.is_file():
-        from minitransformer.data.tables import load_parquet
-
-        return table_source(load_parquet(path), columns, place)
-    read = {".csv": comma_separated, ".jsonl": json_lines, ".ndjson": json_lines}.get(
-        ending, tab_separated
-    )
     if ending == ".json":
         raise DataError(f"{path}: write one JSON object a line, and name the file .jsonl")
-    return Source(place, "line", lambda: read(path, columns), lambda: content_digest(path))
-
-
-def content_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    read = READERS.get(ending, tab_separated)
+    unit = "row" if ending == ".parquet" else "line"
+    return Source(place, unit, lambda: read(path, columns), lambda: file_checksum(path))
 
 
 def task_source(task: str, split: str) -> Source:
@@ -108,28 +116,24 @@ def task_source(task: str, split: str) -> Source:
     return Source(f"{task} ({split})", "row", rows, lambda: f"{task} {split} 1")
 
 
-def table_sources(name: str, config: DataConfig) -> dict[str, Source]:
+def dataset_sources(name: str, config: DataConfig) -> dict[str, Source]:
     """The splits of a folder or a hub data set; data.valid and data.test may name others."""
-    from minitransformer.data.tables import load_splits
-
     splits = load_splits(name, config.subset)
     found: dict[str, Source] = {}
     for ours, asked in (("train", ""), ("valid", config.valid), ("test", config.test)):
-        if isinstance(asked, tuple) or Path(asked).is_file():
+        if isinstance(asked, tuple) or path_of(asked).is_file():
             found[ours] = file_source(asked, config.columns)
             continue
-        names = (asked,) if asked else HUB_SPLITS[ours]
+        names = (asked,) if asked else SPLIT_NAMES[ours]
         theirs = next((each for each in names if each in splits), None)
         if theirs is not None:
-            found[ours] = table_source(splits[theirs], config.columns, f"{name} ({theirs})")
+            found[ours] = dataset_source(splits[theirs], config.columns, f"{name} ({theirs})")
         elif asked or ours == "train":
             raise DataError(f"{name}: no split '{names[0]}' (there: {', '.join(splits)})")
     return found
 
 
-def table_source(dataset: Any, columns: Columns, name: str) -> Source:
-    from minitransformer.data.tables import table_rows
-
+def dataset_source(dataset: Any, columns: Columns, name: str) -> Source:
     return Source(
-        name, "row", lambda: table_rows(dataset, columns, name), lambda: str(dataset._fingerprint)
+        name, "row", lambda: dataset_rows(dataset, columns, name), lambda: str(dataset._fingerprint)
     )

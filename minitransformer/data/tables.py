@@ -1,52 +1,79 @@
 """Rows of parquet files, dataset folders and the Hugging Face hub, read by `datasets`."""
 
+import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from minitransformer.data.text_files import Columns, Row, picker, place_of
+from minitransformer.data.record_files import picker
+from minitransformer.data.text_files import Columns, Row, place_of
 from minitransformer.errors import DataError
 
 ROWS_AT_A_TIME = 1000
 
 
-def table_rows(dataset: Any, columns: Columns, where: str) -> Iterator[Row]:
-    """The two columns of a table; its memory-mapped rest stays on disk."""
+def parquet_rows(path: Path, columns: Columns) -> Iterator[Row]:
+    """Rows of a parquet file, a part of it in memory at a time."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = top_columns(columns, file.schema_arrow.names, str(path))
+            batches = file.iter_batches(ROWS_AT_A_TIME)
+            yield from batch_rows((batch.to_pydict() for batch in batches), names, columns, path)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or reason(error)}") from None
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: not readable as parquet ({reason(error)})") from None
+
+
+def dataset_rows(dataset: Any, columns: Columns, where: str) -> Iterator[Row]:
+    """The two columns of a data set, whose memory-mapped rest stays on disk."""
+    names = top_columns(columns, dataset.column_names, where)
+    if not len(dataset):
+        return iter(())  # its own iterator cannot do that
+    batches = dataset.select_columns(names).iter(ROWS_AT_A_TIME)
+    return batch_rows(batches, names, columns, where)
+
+
+def top_columns(columns: Columns, there: list[str], where: str) -> list[str]:
+    """The columns to read: translation.en stands inside translation, unless it is a name."""
+    tops = [str(column) if column in there else str(column).split(".")[0] for column in columns]
+    for top in tops:
+        place_of(top, there, where)
+    return list(dict.fromkeys(tops))
+
+
+def batch_rows(
+    batches: Iterable[dict[str, list[Any]]], names: list[str], columns: Columns, where: object
+) -> Iterator[Row]:
     pick = picker(columns, where)
-    names = list(dict.fromkeys(str(column).split(".")[0] for column in columns))
-    for name in names:
-        place_of(name, dataset.column_names, where)
     number = 0
-    for batch in dataset.select_columns(names).iter(batch_size=ROWS_AT_A_TIME):
+    for batch in batches:
         for values in zip(*(batch[name] for name in names), strict=True):
             number += 1
             yield pick(number, dict(zip(names, values, strict=True)))
 
 
-def load_parquet(path: Path) -> Any:
-    datasets = quiet_datasets()
-    try:
-        return datasets.load_dataset("parquet", data_files=str(path.resolve()), split="train")
-    except Exception as error:  # what it raises depends on which library below it failed
-        raise DataError(f"{path}: not readable as parquet ({reason(error)})") from None
-
-
 def load_splits(name: str, subset: str) -> dict[str, Any]:
     """All splits of a local folder or of a data set on the hub, its cached copy if need be."""
     datasets = quiet_datasets()
-    is_folder = Path(name).is_dir()
-    if not is_folder and not hub_answers():
+    if not Path(name).is_dir() and not hub_answers():
         # It would try again and again for half a minute; its cache can be asked at once.
         import huggingface_hub
 
         huggingface_hub.constants.HF_HUB_OFFLINE = True
         datasets.config.HF_HUB_OFFLINE = True
     try:
-        return dict(datasets.load_dataset(name, subset or None))
+        builder = datasets.load_dataset_builder(name, subset or None)
+        # Its csv reader would turn "NA" into nothing.
+        options = {"keep_default_na": False} if builder.name == "csv" else {}
+        return dict(datasets.load_dataset(name, subset or None, **options))
     except ConnectionError:
         raise DataError(
             f"data.source: '{name}' is no file or folder here, and the Hugging Face hub cannot be "
@@ -61,7 +88,8 @@ def quiet_datasets() -> Any:
     """The library, loaded only where it is needed, without its chatter."""
     import datasets
 
-    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
+    datasets.utils.logging.set_verbosity(logging.CRITICAL)
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     return datasets
@@ -73,9 +101,8 @@ def hub_answers() -> bool:
 
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return False
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return True  # a proxy would have to be asked
-    address = urlsplit(huggingface_hub.constants.ENDPOINT)
+    proxies = (os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
+    address = urlsplit(next(filter(None, proxies), huggingface_hub.constants.ENDPOINT))
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
         socket.create_connection((address.hostname or "", port), timeout=5).close()

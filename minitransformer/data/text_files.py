@@ -1,8 +1,6 @@
 """Rows of text files by one strict reader: \\n alone ends a line, and no line vanishes."""
 
-import csv
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -39,29 +37,25 @@ def checked_start(line: bytes, path: Path) -> bytes:
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}: looks like UTF-16; save it as UTF-8")
     if line.startswith((b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")):
-        raise DataError(f"{path}: looks compressed; unpack it first")
+        raise DataError(f"{path}: looks packed or like a spreadsheet; unpack it or save it as csv")
     return line.removeprefix(b"\xef\xbb\xbf")
 
 
 def tab_separated(path: Path, columns: Columns) -> Iterator[Row]:
     """Two columns with a tab between, or two of several by number or by a header's names."""
-    places: tuple[int, ...] | None = None
+    places: list[int] = [0, 1]
     width: int | None = 2
     for number, line in enumerate(text_lines(path), start=1):
         fields = [field.strip() for field in line.split("\t")]
         if number == 1:
             if isinstance(columns[0], int):
-                places, width = tuple(int(column) - 1 for column in columns), None
-            elif len(fields) > 2 and set(columns) <= set(fields):
-                places, width = tuple(fields.index(str(name)) for name in columns), len(fields)
+                places, width = [int(column) - 1 for column in columns], None
+            elif set(columns) <= set(fields):
+                places, width = [place_of(name, fields, path) for name in columns], len(fields)
         if not any(fields):
             yield Row(number, "", "")
-        elif width is not None and len(fields) != width:
-            yield Row(number, "", "", column_problem(len(fields), width))
-        elif places is None:
-            yield Row(number, *fields)
-        elif max(places) >= len(fields):
-            yield Row(number, "", "", column_problem(len(fields), max(places) + 1))
+        elif len(fields) != (width or len(fields)) or max(places) >= len(fields):
+            yield Row(number, "", "", column_problem(len(fields), width or max(places) + 1))
         else:
             yield Row(number, *(fields[place] for place in places))
 
@@ -70,6 +64,17 @@ def column_problem(count: int, width: int) -> str:
     columns = f"{count} column{'s' * (count != 1)} instead of {width}"
     hint = "; choose two of them with data.columns, such as [1, 2]" if count > width == 2 else ""
     return columns + hint
+
+
+def place_of(column: object, names: list[str], where: object) -> int:
+    """Where a column stands in a header that has it once."""
+    if isinstance(column, str) and names.count(column) == 1:
+        return names.index(column)
+    problem = f"column '{column}' stands twice" if column in names else f"no column '{column}'"
+    raise DataError(
+        f"{where}: {problem} (there: {', '.join(names)[:200]}); "
+        "name two of them as data.columns, such as [en, es]"
+    )
 
 
 def aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
@@ -91,84 +96,3 @@ def misalignment(source_path: Path, target_path: Path) -> str:
         f"{source_path} has {len(sources):,} lines, {target_path} has {len(targets):,}; "
         f"their lengths stop matching at about line {line + 1:,}: {pair}"
     )
-
-
-def comma_separated(path: Path, columns: Columns) -> Iterator[Row]:
-    """csv with a header, or without one when columns are numbers; " may enclose a field."""
-    reader = csv.reader((f"{line}\n" for line in text_lines(path)), strict=True)
-    places: list[int] | None = None
-    width = 0  # not known before the first row
-    if isinstance(columns[0], int):
-        places = [int(column) - 1 for column in columns]
-    while True:
-        number = reader.line_num + 1
-        try:
-            fields = [field.strip() for field in next(reader)]
-        except StopIteration:
-            return
-        except csv.Error as error:
-            lines = f"lines {number} to {reader.line_num}: " if reader.line_num > number else ""
-            yield Row(number, "", "", f"{lines}{error}")
-            continue
-        if places is None:
-            places, width = [place_of(column, fields, path) for column in columns], len(fields)
-            continue
-        width = width or len(fields)
-        if not any(fields):
-            yield Row(number, "", "")
-        elif len(fields) != width or max(places) >= width:
-            yield Row(number, "", "", f"{len(fields)} columns instead of {max(width, *places)}")
-        else:
-            yield Row(number, *(fields[place] for place in places))
-
-
-def place_of(column: object, names: list[str], where: object) -> int:
-    """Where a column stands in a header that has it once."""
-    if isinstance(column, str) and names.count(column) == 1:
-        return names.index(column)
-    problem = f"column '{column}' stands twice" if column in names else f"no column '{column}'"
-    raise DataError(
-        f"{where}: {problem} (there: {', '.join(names)[:200]}); "
-        "name two of them as data.columns, such as [en, es]"
-    )
-
-
-def json_lines(path: Path, columns: Columns) -> Iterator[Row]:
-    """One JSON object a line; a dotted column such as translation.en looks inside an object."""
-    pick = picker(columns, path)
-    for number, line in enumerate(text_lines(path), start=1):
-        if not line.strip():
-            yield Row(number, "", "")
-            continue
-        try:
-            data = json.loads(line)
-        except (ValueError, RecursionError):
-            yield Row(number, "", "", "not a JSON object")
-            continue
-        yield pick(number, data)
-
-
-def picker(columns: Columns, where: object) -> Callable[[int, object], Row]:
-    """A function that takes two columns out of an object."""
-    if isinstance(columns[0], int):
-        raise DataError(f"{where}: its columns have names; set data.columns, such as [en, es]")
-    paths = [(str(column), str(column).split(".")) for column in columns]
-
-    def pick(number: int, data: object) -> Row:
-        texts = []
-        for name, path in paths:
-            value = data
-            if isinstance(data, dict) and name in data:
-                value = data[name]
-            else:
-                for key in path:
-                    if not (isinstance(value, dict) and key in value):
-                        there = ", ".join(map(str, data)) if isinstance(data, dict) else "no object"
-                        return Row(number, "", "", f"no column '{name}' (there: {there[:100]})")
-                    value = value[key]
-            if not isinstance(value, str | None):
-                return Row(number, "", "", f"column '{name}' holds no text")
-            texts.append((value or "").strip())
-        return Row(number, *texts)
-
-    return pick

@@ -9,11 +9,10 @@ import regex
 from minitransformer.data.bpe_tokenizer import SPACE
 from minitransformer.data.tokenizer import PairTokenizer, Tokenizer
 from minitransformer.data.tokens import SPECIALS, UNK_ID, Encoded
-from minitransformer.data.words import normalize
+from minitransformer.data.words import ZERO_WIDTH_JOINER, normalize
 
 # In these scripts a virama joins two consonants to one sign: স + ্ + ক = স্ক.
 JOINING_VIRAMAS = set("\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d")
-ZERO_WIDTH_JOINER = "\u200d"
 
 
 def graphemes(text: str) -> list[str]:
@@ -33,12 +32,12 @@ def token_lines(text: str, tokenizer: PairTokenizer) -> Iterator[str]:
     """The lines of `translate.py --tokens`."""
     plain = normalize(text)
     clusters = graphemes(plain)
-    yield text
+    yield visible(plain).replace("␣", " ")
     form = "" if plain == text else f", after NFC ({len(text)} before)"
     yield f"{counted(len(plain), 'code point')}{form}, {counted(len(clusters), 'grapheme')}"
     for cluster in clusters:
         for place, character in enumerate(cluster):
-            sign = "" if place else shown(cluster)
+            sign = "" if place else visible(cluster)
             yield f"  {padded(sign, 6)}  {code_point(character)} {name_of(character)}"
     if tokenizer.is_joint:
         yield from side_lines("as source and target", plain, tokenizer.source, tokenizer)
@@ -54,10 +53,10 @@ def side_lines(title: str, text: str, side: Tokenizer, tokenizer: PairTokenizer)
     known = f"{len(side) - len(SPECIALS):,} {side.token_name}s known"
     yield f"\n{title} ({known}): {counted(len(encoded.ids), 'token')}, {unknown} unknown"
     for token, id in zip(encoded.tokens, encoded.ids, strict=True):
-        yield f"  {id:6}  {shown(token)}{'   unknown' if id == UNK_ID else ''}"
+        yield f"  {id:6}  {visible(token)}{'   unknown' if id == UNK_ID else ''}"
     for cluster, after in cut_graphemes(text, encoded):
         yield (
-            f"  warning: a token ends inside {shown(cluster)}, after {code_point(after)} "
+            f"  warning: a token ends inside {visible(cluster)}, after {code_point(after)} "
             f"{name_of(after)}"
         )
 
@@ -91,7 +90,7 @@ def name_of(character: str) -> str:
     return unicodedata.name(character, unicodedata.category(character))
 
 
-def shown(text: str) -> str:
+def visible(text: str) -> str:
     """A text as it may go to a terminal: spaces and control characters visible."""
     return "".join(
         "␣" if each == " " else code_point(each) if unicodedata.category(each)[0] in "CZ"

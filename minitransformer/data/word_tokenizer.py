@@ -4,6 +4,7 @@ import contextlib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Any
 
 from minitransformer.data.tokens import EOS, EOS_ID, SPECIALS, UNK_ID, Encoded
@@ -86,12 +87,7 @@ class WordTokenizer:
 
     def tokens_of(self, ids: Iterable[int]) -> list[str]:
         """The tokens of ids, up to <EOS>."""
-        tokens = []
-        for id in ids:
-            if id == EOS_ID:
-                break
-            tokens.append(self.tokens[id])
-        return tokens
+        return [self.tokens[id] for id in takewhile(lambda id: id != EOS_ID, ids)]
 
     def to_bytes(self) -> bytes:
         """A line per token, in the order of ids: the token, a tab, how often it was seen."""

@@ -1,8 +1,10 @@
 """Text to words and back, by Unicode category, for any script."""
 
+import re
 import unicodedata
 from functools import lru_cache
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 APOSTROPHES = "'’"
 NUMBER_SEPARATORS = ".,"
 ZERO_WIDTH_JOINER = "\u200d"  # glues emoji to one picture
@@ -14,8 +16,10 @@ OPENING = set("¿¡")
 
 
 def normalize(text: str) -> str:
-    """One spelling per text: NFC."""
-    return unicodedata.normalize("NFC", text)
+    """One spelling per text: NFC; half a surrogate pair, which is no character, is U+FFFD."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", LONE_SURROGATE.sub("\ufffd", text))
 
 
 def split_words(text: str) -> list[str]:

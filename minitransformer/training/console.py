@@ -97,8 +97,7 @@ class Console(Watcher):
         print("\nNext:")
         command = f"python translate.py --run {shlex.quote(str(trainer.run_folder.path))}"
         print(f"  {command}")
-        first = trainer.corpus.train.first(1)[0]
-        print(f"  {command} --scores {shlex.quote(first.source)}")
+        print(f"  {command} --scores {shlex.quote(trainer.example)}")
 
     def write(self, line: str) -> None:
         """Print a line without tearing the progress bar apart."""

@@ -66,6 +66,7 @@ class Trainer:
                 "name some with data.valid or split some off with data.split_valid"
             )
         self.encoded = prepared.encoded
+        self.example = self.corpus.train.first(1)[0].source
         # What is evaluated stays in memory as text; the rest does not.
         self.texts = {"train": self.corpus.train.first(config.evaluation.train_pairs)}
         if "valid" in self.corpus.splits:
