@@ -39,6 +39,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     options = parser.parse_args(arguments)
+    if options.tokens and options.scores:
+        raise UsageError("--tokens does not translate, so that there are no --scores")
     if options.sentences and options.input:
         raise UsageError("give sentences or --input, not both")
     if options.input and not options.input.exists():

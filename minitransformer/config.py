@@ -40,7 +40,10 @@ def apply_override(data: dict[str, Any], override: str) -> str:
             for section in fields(whole)
             for each in fields(getattr(whole, section.name))
         ]
-        meant = next((f", such as {name}" for name in known if name.endswith(f".{key}")), "")
+        meant = next(
+            (f", such as {name}={text or 'VALUE'}" for name in known if name.endswith(f".{key}")),
+            "",
+        )
         raise UsageError(f"--set {override}: write it as section.key=value{meant}")
     for section in sections:
         data = data.setdefault(section, {})

@@ -99,14 +99,12 @@ class Translation:
 class Translator:
     """Translates text with a trained run."""
 
-    def __init__(
-        self, model: Transformer, tokenizer: PairTokenizer, config: Config, checkpoint: str = ""
-    ) -> None:
+    def __init__(self, model: Transformer, tokenizer: PairTokenizer, config: Config) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.config = config
-        self.checkpoint = checkpoint  # the name of the step that it was loaded from
         self.max_length = config.model.max_length
+        self.checkpoint = ""  # the name of the step that it was loaded from
+        self.data_fingerprint = ""  # of the pairs that it was trained with
 
     @classmethod
     def load(
@@ -127,7 +125,10 @@ class Translator:
                 print(f"warning: {complaint}; using {saved.path.name}", file=sys.stderr)
         model = build_model(config, tokenizer)
         load_weights(model, saved.model, str(saved.path))
-        return cls(model.to(choose_device(device)).eval(), tokenizer, config, saved.path.name)
+        translator = cls(model.to(choose_device(device)).eval(), tokenizer, config)
+        translator.checkpoint = saved.path.name
+        translator.data_fingerprint = saved.state.data_fingerprint
+        return translator
 
     def __call__(self, text: str) -> str:
         """Translate one sentence."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from minitransformer import metrics
+from minitransformer.config import load_config
 from minitransformer.data.batching import Batch, make_batch
 from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedPair
@@ -144,7 +145,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         description="Score a trained run on a split of the corpus that its config names.",
     )
     parser.add_argument("run", type=Path, help="a run's folder, such as runs/tiny")
-    parser.add_argument("--split", choices=("train", "valid", "test"), default="test")
+    parser.add_argument(
+        "--split", choices=("train", "valid", "test"), default="test", help="default: test"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="look elsewhere, such as data.test=other.tsv (repeatable)",
+    )  # fmt: skip
     parser.add_argument(
         "--checkpoint", choices=("last", "best"),
         help="default: best where the run's config selects one, else last",
@@ -156,21 +163,30 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     translator = Translator.load(options.run, device=options.device, checkpoint=options.checkpoint)
-    config, tokenizer = translator.config, translator.tokenizer
+    config = load_config(options.run / "config.yaml", options.set)
+    tokenizer = translator.tokenizer
     prepared = prepare(config, tokenizer)
+    if options.split != "test" and prepared.fingerprint != translator.data_fingerprint:
+        raise DataError(
+            f"{prepared.corpus.name} has other sentence pairs now than {options.run} was trained "
+            "with, so that its splits are others, too; only --split test can be scored"
+        )
     split = prepared.corpus.splits.get(options.split)
     if split is None:
         raise DataError(
             f"{prepared.corpus.name} has no {options.split} split "
-            f"(there: {', '.join(prepared.corpus.splits)}); name one with data.{options.split}"
+            f"(there: {', '.join(prepared.corpus.splits)}); name one with --set data.test=FILE, "
+            "or choose another --split"
         )
     encoded = prepared.encoded[options.split]
     evaluation = evaluate(translator.model, list(split), encoded, tokenizer, config)
-    print(f"{options.run} ({translator.checkpoint}) on {split.source.name}: {len(split):,} pairs")
+    pairs = f"{len(split):,} pair{'s' * (len(split) != 1)}"
+    print(f"{options.run} ({translator.checkpoint}) on {split.source.name}: {pairs}")
     for line in split.report.lines():
         print(f"  {line}")
     for name, value in evaluation.row().items():
-        print(f"  {name:24} {value:.4f}" if isinstance(value, float) else f"  {name:24} {value}")
+        shown = f"{value:.4f}" if isinstance(value, float) else "-" if value is None else value
+        print(f"  {name:24} {shown}")
     return 0
 
 

@@ -43,7 +43,13 @@ def build_section(cls: Any, data: Any, path: str, mistakes: list[Mistake]) -> An
     for key, value in data.items():
         dotted = f"{path}.{key}" if path else str(key)
         if key not in hints:
-            message = f"unknown key '{dotted}'{did_you_mean(str(key), hints)}"
+            inside = [
+                f"{section}.{key}"
+                for section, hint in hints.items()
+                if is_dataclass(hint) and key in typing.get_type_hints(hint)
+            ]
+            meant = did_you_mean(str(key), hints) or did_you_mean(str(key), inside)
+            message = f"unknown key '{dotted}'{meant}"
             mistakes.append(Mistake(dotted, message))
         elif is_dataclass(hints[key]):
             values[key] = build_section(hints[key], value, dotted, mistakes)

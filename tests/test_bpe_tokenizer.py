@@ -94,7 +94,7 @@ def test_a_vocabulary_has_the_size_asked_for_or_a_note_says_why_not():
     small, large = config_for(max_size=2), config_for(max_size=5000, joint=True)
     notes = PairTokenizer.train(pairs, small).size_notes(small)
     assert notes[0] == (
-        "tokenizer.max_size is 2, the vocabulary 11: so many characters does the source have"
+        "tokenizer.max_size is 2, the vocabulary 11: every character of the source is in it"
     )
     tokenizer = PairTokenizer.train(pairs, large)
     (note,) = tokenizer.size_notes(large)

@@ -146,6 +146,7 @@ modle: {}
         ("data: {source: a, columns: [0, 1]}", "data.columns: columns are counted from 1"),
         ("data: {source: a, valid: b, split_valid: 9}",
          "data.split_valid: data.valid already names those pairs"),
+        ("steps: 3", "unknown key 'steps': did you mean 'training.steps'?"),
         ("hygiene: {empty: keep}", "hygiene.empty: must be one of skip, error; got 'keep'"),
         ("tokenizer: {kind: bpe}", "tokenizer.max_size: kind bpe needs a size from 1 to 1,000,000"),
         ("training: {patience: 3}", "training.patience needs a metric to watch"),

@@ -1,4 +1,5 @@
 import random
+import re
 
 import numpy
 import pytest
@@ -108,6 +109,7 @@ def test_every_refused_defect_is_named_at_once(tmp_path):
     ("content", "message"),
     [
         ("a\tb\n".encode("utf-16"), "looks like UTF-16"),
+        ("a\tb\n".encode("utf-16-le"), "looks like UTF-16"),
         (b"\x1f\x8b\x08\x00", "looks packed"),
         (b"", "there is nothing in it"),
         (b"\n\n", "2 empty"),
@@ -131,7 +133,7 @@ def test_a_file_of_ones_own_has_no_held_out_pairs_unless_it_names_some(tmp_path)
     assert list(corpus_of(source=str(tmp_path / "train.tsv")).splits) == ["train"]
     both = corpus_of(source=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
     assert list(both.splits["valid"]) == [Pair("e", "f")]
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match=r"data\.valid: there is no file .*absent\.tsv"):
         corpus_of(source="en-es", valid=str(tmp_path / "absent.tsv"))
 
 
@@ -195,18 +197,39 @@ def test_a_file_that_cannot_be_split_says_why(tmp_path):
         train_split(b"a\tb\tc\n", tmp_path, split_valid=1)
 
 
-def test_aligned_files_of_different_lengths_name_both_counts_and_the_place(tmp_path):
-    generator = numpy.random.RandomState(1)
-    pairs = [Pair("x" * size, "y" * (size + 3)) for size in generator.randint(5, 60, size=500)]
+def sentence(random: numpy.random.RandomState) -> Pair:
+    words = [f"w{number}" for number in random.randint(1000, size=random.randint(1, 12))]
+    mark = "?" if random.randint(3) == 0 else "."
+    return Pair(" ".join(words) + mark, " ".join(f"{word}o" for word in words) + mark)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("missing", [[0], [150], [321, 400], [499]])
+def test_aligned_files_of_different_lengths_name_both_counts_and_the_place(
+    missing, is_sorted, tmp_path
+):
+    random = numpy.random.RandomState(1)
+    pairs = [sentence(random) for _ in range(500)]
+    if is_sorted:
+        pairs.sort(key=lambda pair: len(pair.source))
     source, target = write_aligned(pairs, tmp_path)
     lines = (tmp_path / "pairs.es").read_text().splitlines()
-    del lines[321]
+    for place in reversed(missing):
+        del lines[place]
     (tmp_path / "pairs.es").write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError) as caught:
         corpus_of(source=(source, target))
     message = str(caught.value)
-    assert f"{source} has 500 lines, {target} has 499" in message
-    assert "stop matching at about line 322: xxx" in message
+    assert f"{source} has 500 lines, {target} has {500 - len(missing)}" in message
+    found = int(re.search(r"stop matching at about line (\d+): ", message)[1])
+    assert abs(found - 1 - missing[0]) <= (12 if is_sorted else 2)
+
+
+def test_lines_that_are_all_alike_do_not_tell_where_one_is_missing(tmp_path):
+    source, target = write_aligned([Pair("same", "mismo")] * 9, tmp_path)
+    write(b"mismo\n" * 8, tmp_path, "pairs.es")
+    with pytest.raises(DataError, match="has 8; the lines are too much alike to tell"):
+        corpus_of(source=(source, target))
 
 
 @pytest.mark.parametrize("unit", [b"x", b"x ", "é".encode()])

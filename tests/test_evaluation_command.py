@@ -40,6 +40,20 @@ def test_a_test_split_is_scored_with_the_checkpoint_that_was_selected(tmp_path):
     assert "run (step-000012) on " in last.stdout
 
 
+def test_a_finished_run_is_scored_on_new_pairs_but_not_on_splits_that_changed(tmp_path):
+    rows = [f"a{number} b\tc{number}" for number in range(40)]
+    (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
+    trainer_for(tmp_path / "run", f"data.source={tmp_path / 'all.tsv'}", "data.split_valid=9").run()
+    (tmp_path / "new.tsv").write_text("a1 b\tc1\n")
+    on_new = evaluate(tmp_path, "run", "--set", "data.test=new.tsv")
+    assert "on new.tsv: 1 pair\n" in on_new.stdout
+    (tmp_path / "all.tsv").write_text("\n".join(rows[:-10]) + "\n")
+    assert evaluate(tmp_path, "run", "--set", "data.test=new.tsv").returncode == 0
+    changed = evaluate(tmp_path, "run", "--split", "valid")
+    assert changed.returncode == 1
+    assert "has other sentence pairs now than run was trained with" in changed.stderr
+
+
 def test_what_is_not_there_is_named(tiny, tmp_path):
     result = evaluate(tiny.folder, "runs/tiny")
     assert (result.returncode, result.stdout) == (1, "")

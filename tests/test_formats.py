@@ -55,10 +55,10 @@ def batches(place, kind: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize("kind", ["words", "bpe"])
 def test_the_same_pairs_give_the_same_batches_from_every_format(kind, tmp_path):
     expected = batches(WRITERS["tsv"](thousand_pairs(), tmp_path), kind)
-    for write in WRITERS.values():
-        found = batches(write(thousand_pairs(), tmp_path), kind)
+    for name, writer in WRITERS.items():
+        found = batches(writer(thousand_pairs(), tmp_path), kind)
         assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), write.__name__
+        assert all(map(torch.equal, found, expected)), name
 
 
 def test_two_columns_of_many_are_chosen_by_number_or_by_name(tmp_path):
@@ -158,6 +158,13 @@ def test_rows_of_json_lines_that_cannot_be_read_are_counted(tmp_path):
         ("a.tsv", b"source\tsource\ttarget\na\tb\tc\n", {}, "column 'source' stands twice"),
         ("a.csv", b'"source,target\na,b\n', {}, "line 1, the header: "),
         ("a.csv", b"a,b\n", {"columns": (2, 3)}, "2 columns instead of 3"),
+        (
+            "a.tsv",
+            b"en\tes\na\tb\n",
+            {"columns": ("en", "fr")},
+            r"no column 'fr' \(there: en, es\)",
+        ),
+        ("a.jsonl", b'{"t": {"en": "a"}}\n', {"columns": ("t.en", "t.fr")}, r"\(there: t.en\)"),
         ("a.jsonl", b'{"en": "a"}\n', {}, r"no column 'source' \(there: en\)"),
         ("a.jsonl", b'{"en": "a"}\n', {"columns": (1, 2)}, "its columns have names"),
         ("a.parquet", b"not parquet", {}, "not readable as parquet"),
@@ -181,6 +188,16 @@ def test_files_named_after_splits_are_the_splits_of_their_folder(tmp_path):
     }  # fmt: skip
 
 
+def test_a_folder_of_several_kinds_of_files_is_refused(tmp_path):
+    write(b"source,target\na,b\n", tmp_path, "one.csv")
+    write(b'{"source": "a", "target": "b"}\n', tmp_path, "two.jsonl")
+    with pytest.raises(DataError, match=r"has several kinds of csv, tsv, jsonl or parquet files"):
+        corpus_of(source=str(tmp_path))
+    (tmp_path / "aligned").mkdir()
+    with pytest.raises(DataError, match=r"of two aligned files, name both: \[a.en, a.es\]"):
+        corpus_of(source=str(tmp_path / "aligned"))
+
+
 def test_a_data_set_has_its_splits_and_others_can_be_named(tmp_path):
     pairs = thousand_pairs()
     folder = Path(write_folder(pairs, tmp_path))
@@ -199,7 +216,7 @@ def test_a_data_set_has_its_splits_and_others_can_be_named(tmp_path):
 
 
 def test_a_hub_name_without_network_says_what_to_do_instead():
-    with pytest.raises(DataError, match="hub cannot be reached, nor is there a copy in its cache"):
+    with pytest.raises(DataError, match="it is not in the cache, and the hub cannot be reached"):
         corpus_of(source="owner/corpus", columns=("en", "es"))
     with pytest.raises(DataError, match="neither a file"):
         corpus_of(source="data/train.tsv")  # a path with a typo is no hub name

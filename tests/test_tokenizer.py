@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from minitransformer.data.sources import shipped_corpora
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS, UNK_ID
-from minitransformer.errors import CheckpointError, ConfigError
+from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.settings import Config, ModelConfig, TokenizerConfig
 from tests.corpus_files import corpus_of
 
@@ -77,6 +77,11 @@ def test_a_joint_vocabulary_numbers_both_languages_alike():
 def test_rare_words_and_words_beyond_the_limit_have_no_id():
     assert tokenizer_for(min_frequency=2).source.tokens == [*SPECIALS, "go", "I"]
     assert tokenizer_for(max_size=1).source.tokens == [*SPECIALS, "go"]
+
+
+def test_a_vocabulary_without_words_is_refused():
+    with pytest.raises(DataError, match=r"min_frequency \(9\) leaves no words at all"):
+        tokenizer_for(min_frequency=9)
 
 
 def test_text_in_either_unicode_form_has_the_same_ids():

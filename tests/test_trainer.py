@@ -318,9 +318,9 @@ def other_value(value, hint):
 
 def test_only_harmless_settings_may_change_on_the_way(tmp_path):
     harmless = {
-        "data.cache", "training.steps", "training.save_every", "training.keep_checkpoints",
-        "training.patience", "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size",
-        "evaluation.samples",
+        "data.cache", "data.test", "training.steps", "training.save_every",
+        "training.keep_checkpoints", "training.patience", "evaluation.every",
+        "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
     }  # fmt: skip
     trainer = trainer_for(tmp_path / "run")
     for section in dataclasses.fields(trainer.config):

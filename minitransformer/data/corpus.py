@@ -107,6 +107,8 @@ def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
     if any(asked.values()):
         refuse([examined["train"].split])
         examined |= split_off(examined["train"], asked)
+        held_out_pairs = sum(len(examined[name].split) for name in asked if asked[name])
+        examined["train"].split.report.elsewhere = f"{held_out_pairs:,} split off"
     held_out = numpy.array([], dtype=numpy.uint64)
     for name in reversed(SPLITS):  # what is held out first, so that training can leave it out
         if name in examined:
@@ -115,8 +117,10 @@ def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
             held_out = numpy.append(held_out, examined[name].sources)
     splits = {name: examined[name].split for name in SPLITS if name in examined}
     refuse(list(splits.values()))
-    if config.data.limit:
-        splits["train"].drop(numpy.arange(len(splits["train"])) >= config.data.limit)
+    train, limit = splits["train"], config.data.limit
+    if 0 < limit < len(train):
+        train.report.elsewhere = f"{len(train) - limit:,} beyond data.limit"
+        train.drop(numpy.arange(len(train)) >= limit)
     return Corpus(config.data, splits)
 
 

@@ -11,13 +11,13 @@ from minitransformer.settings import HygieneConfig
 
 DEFECTS = {
     "malformed": "cannot be read",
-    "not_utf8": "not UTF-8, or damaged earlier (U+FFFD)",
+    "not_utf8": "not UTF-8, or with U+FFFD (iconv -f latin1 -t utf-8 may help)",
     "empty": "empty",
     "one_sided": "with nothing on one side",
     "header": "with the column names instead of sentences",
     "nul": "with NUL characters",
     "control": "with control characters",
-    "not_nfc": "not in Unicode's form NFC (brought to it)",
+    "not_nfc": "not in Unicode's form NFC",
     "same_text": "with the same text on both sides",
     "duplicate": "that stood before",
     "several_targets": "whose source stood before with another target",
@@ -49,6 +49,7 @@ class Report:
     policies: HygieneConfig
     unit: str = "line"
     dropped: int = 0  # pairs, each counted once whatever its defects
+    elsewhere: str = ""  # usable pairs that are not in this split, such as "90 split off"
     findings: dict[str, Finding] = field(default_factory=dict)
 
     def note(self, defect: str, number: int, detail: str = "", count: int = 1) -> bool:

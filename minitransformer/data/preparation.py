@@ -160,7 +160,9 @@ def load_stored(
                 for kind in ARRAYS
             )
             findings = {defect: Finding(**finding) for defect, finding in data["findings"].items()}
-            report = Report(name, config.hygiene, data["unit"], data["dropped"], findings)
+            report = Report(
+                name, config.hygiene, data["unit"], data["dropped"], data["elsewhere"], findings
+            )
             splits[name] = Split(name, sources.get(name, sources["train"]), kept, report)
             encoded[name] = EncodedSplit(Sentences(*arrays[:2]), Sentences(*arrays[2:]))
     except (OSError, ValueError, CheckpointError):

@@ -104,8 +104,7 @@ def picker(columns: Columns, where: object) -> Callable[[int, object], Row]:
             else:
                 for key in path:
                     if not (isinstance(value, dict) and key in value):
-                        there = ", ".join(map(str, data)) if isinstance(data, dict) else "no object"
-                        return Row(number, "", "", f"no column '{name}' (there: {there[:100]})")
+                        return Row(number, "", "", f"no column '{name}' ({columns_of(data)})")
                     value = value[key]
             if not isinstance(value, str | None):
                 return Row(number, "", "", f"column '{name}' holds no text")
@@ -113,3 +112,15 @@ def picker(columns: Columns, where: object) -> Callable[[int, object], Row]:
         return Row(number, *texts)
 
     return pick
+
+
+def columns_of(data: object) -> str:
+    """What there is to choose from, one level deep."""
+    if not isinstance(data, dict):
+        return "there is no object"
+    names = [
+        f"{key}.{inner}" if inner else str(key)
+        for key, value in data.items()
+        for inner in (value if isinstance(value, dict) else ("",))
+    ]
+    return f"there: {', '.join(names)[:100]}"

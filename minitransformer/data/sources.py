@@ -58,11 +58,12 @@ def sources_of(config: DataConfig) -> dict[str, Source]:
     else:
         raise DataError(
             f"data.source: '{place}' is neither a file or folder here, nor a corpus that ships "
-            f"({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as owner/name"
+            f"({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as owner/name; "
+            "of two aligned files, name both: [a.en, a.es]"
         )
     for name, held_out in (("valid", config.valid), ("test", config.test)):
         if held_out:
-            found[name] = file_source(held_out, columns)
+            found[name] = file_source(held_out, columns, name)
     return found
 
 
@@ -91,15 +92,19 @@ def shipped_source(corpus: str, split: str, columns: Columns) -> Source:
     return dataclasses.replace(source, name=f"{corpus} ({split})")
 
 
-def file_source(place: Place, columns: Columns) -> Source:
-    """Two aligned files, or one file read by its ending."""
+def file_source(place: Place, columns: Columns, key: str = "source") -> Source:
+    """Two aligned files, or one file read by its ending; `key` is the setting that names them."""
+    paths = [path_of(each) for each in (place if isinstance(place, tuple) else (place,))]
+    for path in paths:
+        if not path.is_file():
+            raise DataError(f"data.{key}: there is no file {path}")
     if isinstance(place, tuple):
-        first, second = map(path_of, place)
+        first, second = paths
         return Source(
             f"{first} + {second}", "line", lambda: aligned(first, second),
             lambda: file_checksum(first) + file_checksum(second),
         )  # fmt: skip
-    path = path_of(place)
+    path = paths[0]
     ending = path.suffix.lower()
     if ending == ".json":
         raise DataError(f"{path}: write one JSON object a line, and name the file .jsonl")

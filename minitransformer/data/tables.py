@@ -44,6 +44,8 @@ def dataset_rows(dataset: Any, columns: Columns, where: str) -> Iterator[Row]:
 def top_columns(columns: Columns, there: list[str], where: str) -> list[str]:
     """The columns to read: translation.en stands inside translation, unless it is a name."""
     tops = [str(column) if column in there else str(column).split(".")[0] for column in columns]
+    if not isinstance(columns[0], int) and not set(tops) & set(there) and "translation" in there:
+        raise DataError(f"{where}: name its columns as data.columns=[translation.en, …]")
     for top in tops:
         place_of(top, there, where)
     return list(dict.fromkeys(tops))
@@ -63,7 +65,9 @@ def batch_rows(
 def load_splits(name: str, subset: str) -> dict[str, Any]:
     """All splits of a local folder or of a data set on the hub, its cached copy if need be."""
     datasets = quiet_datasets()
-    if not Path(name).is_dir() and not hub_answers():
+    if Path(name).is_dir():
+        refuse_mixed_folder(Path(name))
+    elif not hub_answers():
         # It would try again and again for half a minute; its cache can be asked at once.
         import huggingface_hub
 
@@ -76,12 +80,23 @@ def load_splits(name: str, subset: str) -> dict[str, Any]:
         return dict(datasets.load_dataset(name, subset or None, **options))
     except ConnectionError:
         raise DataError(
-            f"data.source: '{name}' is no file or folder here, and the Hugging Face hub cannot be "
-            "reached, nor is there a copy in its cache; download it where there is a network "
-            "and name the files or their folder, or check the spelling"
+            f"data.source: there is no file or folder '{name}'; as a name on the Hugging Face hub "
+            "it is not in the cache, and the hub cannot be reached: download it where there is a "
+            "network, and name its files or their folder"
         ) from None
     except Exception as error:  # what it raises depends on which library below it failed
         raise DataError(f"data.source: {name}: {reason(error)}") from None
+
+
+def refuse_mixed_folder(folder: Path) -> None:
+    """Of several formats, only one would be read."""
+    endings = {path.suffix for path in folder.iterdir()} & {".csv", ".tsv", ".jsonl", ".parquet"}
+    if len(endings) != 1:
+        there = "no" if not endings else "several kinds of"
+        raise DataError(
+            f"data.source: {folder} has {there} csv, tsv, jsonl or parquet files; name one, or "
+            "call them train.…, valid.… and test.…; of two aligned files, name both: [a.en, a.es]"
+        )
 
 
 def quiet_datasets() -> Any:

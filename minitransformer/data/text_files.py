@@ -9,6 +9,7 @@ from minitransformer.data.misalignment import first_mismatch
 from minitransformer.errors import DataError
 
 Columns = tuple[str | int, ...]
+DEFAULT_COLUMNS = ("source", "target")  # for which a tab-separated file needs no header
 
 
 class Row(NamedTuple):
@@ -34,7 +35,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 def checked_start(line: bytes, path: Path) -> bytes:
     """A file's first line without its byte-order mark; refuses what is no UTF-8 text at all."""
-    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) > len(line) // 4:
         raise DataError(f"{path}: looks like UTF-16; save it as UTF-8")
     if line.startswith((b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")):
         raise DataError(f"{path}: looks packed or like a spreadsheet; unpack it or save it as csv")
@@ -50,7 +51,7 @@ def tab_separated(path: Path, columns: Columns) -> Iterator[Row]:
         if number == 1:
             if isinstance(columns[0], int):
                 places, width = [int(column) - 1 for column in columns], None
-            elif set(columns) <= set(fields):
+            elif set(columns) <= set(fields) or columns != DEFAULT_COLUMNS:
                 places, width = [place_of(name, fields, path) for name in columns], len(fields)
         if not any(fields):
             yield Row(number, "", "")
@@ -62,8 +63,11 @@ def tab_separated(path: Path, columns: Columns) -> Iterator[Row]:
 
 def column_problem(count: int, width: int) -> str:
     columns = f"{count} column{'s' * (count != 1)} instead of {width}"
-    hint = "; choose two of them with data.columns, such as [1, 2]" if count > width == 2 else ""
-    return columns + hint
+    if count > width == 2:
+        return f"{columns}; choose two of them with data.columns, such as [1, 2]"
+    if count == 1:
+        return f"{columns}; of two aligned files, name both: [a.en, a.es]"
+    return columns
 
 
 def place_of(column: object, names: list[str], where: object) -> int:
@@ -73,7 +77,7 @@ def place_of(column: object, names: list[str], where: object) -> int:
     problem = f"column '{column}' stands twice" if column in names else f"no column '{column}'"
     raise DataError(
         f"{where}: {problem} (there: {', '.join(names)[:200]}); "
-        "name two of them as data.columns, such as [en, es]"
+        "name two of them as data.columns, such as [en, es], or without a header [1, 2]"
     )
 
 
@@ -89,10 +93,10 @@ def aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
 def misalignment(source_path: Path, target_path: Path) -> str:
     """Both line counts, and where a line seems to be missing."""
     sources, targets = list(text_lines(source_path)), list(text_lines(target_path))
-    line = first_mismatch(list(map(len, sources)), list(map(len, targets)))
+    counts = f"{source_path} has {len(sources):,} lines, {target_path} has {len(targets):,}"
+    line = first_mismatch(sources, targets)
+    if line is None:
+        return f"{counts}; the lines are too much alike to tell where they stop matching"
     pair = " | ".join(lines[line][:40] if line < len(lines) else "(no line)"
                       for lines in (sources, targets))  # fmt: skip
-    return (
-        f"{source_path} has {len(sources):,} lines, {target_path} has {len(targets):,}; "
-        f"their lengths stop matching at about line {line + 1:,}: {pair}"
-    )
+    return f"{counts}; they stop matching at about line {line + 1:,}: {pair}"

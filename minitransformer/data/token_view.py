@@ -67,13 +67,13 @@ def cut_graphemes(text: str, encoded: Encoded) -> Iterator[tuple[str, str]]:
     ends = list(accumulate(map(len, clusters)))
     starts = dict(zip([0, *ends], clusters, strict=False))
     place = 0
-    for token in encoded.words:
+    for token, id in zip(encoded.words, encoded.ids, strict=False):
         surface = token.replace(SPACE, "")
         found = text.find(surface, place)
         if found < 0:
             continue  # torchtext's tokenizers may write a word differently
         place = found + len(surface)
-        if surface and place not in starts and place not in ends:
+        if id != UNK_ID and place not in starts and place not in ends:
             begin = max(start for start in starts if start < place)
             yield starts[begin], text[place - 1]
 
@@ -92,6 +92,8 @@ def name_of(character: str) -> str:
 
 def visible(text: str) -> str:
     """A text as it may go to a terminal: spaces and control characters visible."""
+    if text in ("\u200c", "\u200d"):
+        return code_point(text)
     return "".join(
         "␣" if each == " " else code_point(each) if unicodedata.category(each)[0] in "CZ"
         and each not in "\u200c\u200d" else each

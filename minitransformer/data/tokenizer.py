@@ -7,7 +7,7 @@ from pathlib import Path
 from minitransformer.data.bpe_tokenizer import BpeTokenizer
 from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS, Encoded
 from minitransformer.data.word_tokenizer import WordTokenizer
-from minitransformer.errors import CheckpointError
+from minitransformer.errors import CheckpointError, DataError
 from minitransformer.settings import Config
 
 Tokenizer = WordTokenizer | BpeTokenizer
@@ -30,10 +30,15 @@ class PairTokenizer:
         """Learn from the training pairs, which are read once or twice."""
         kind, settings = KINDS[config.tokenizer.kind], config.tokenizer
         if settings.joint:
-            both = kind.train(chain.from_iterable(pairs), settings)
-            return cls(both, both, config)
-        source = kind.train((source for source, _ in pairs), settings)
-        target = kind.train((target for _, target in pairs), settings)
+            source = target = kind.train(chain.from_iterable(pairs), settings)
+        else:
+            source = kind.train((source for source, _ in pairs), settings)
+            target = kind.train((target for _, target in pairs), settings)
+        if not source.ids or not target.ids:
+            raise DataError(
+                f"tokenizer.min_frequency ({settings.min_frequency}) leaves no "
+                f"{source.token_name}s at all"
+            )
         return cls(source, target, config)
 
     @property
@@ -80,9 +85,9 @@ class PairTokenizer:
         for name, side in sides.items():
             size = len(side) - len(SPECIALS)
             if size < asked:
-                why = f"{name} has no more pieces than that seen {config.tokenizer.min_frequency}×"
+                why = f"{name} has no more to merge"
             else:
-                why = f"so many characters does {name} have"
+                why = f"every character of {name} is in it"
             if size != asked:
                 notes.append(f"tokenizer.max_size is {asked:,}, the vocabulary {size:,}: {why}")
         return notes

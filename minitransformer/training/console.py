@@ -137,8 +137,10 @@ def split_lines(trainer: Trainer) -> list[str]:
     lines = []
     for name in ("train", "valid", "test"):
         if split := trainer.corpus.splits.get(name):
-            pairs = f"{len(split):,} pairs kept, {split.report.dropped:,} dropped"
-            lines.append(f"  {name:9} {pairs}")
+            pairs = f"{len(split):,} pair{'s' * (len(split) != 1)} kept"
+            elsewhere = split.report.elsewhere
+            dropped = f"{split.report.dropped:,} dropped{', ' * bool(elsewhere)}{elsewhere}"
+            lines.append(f"  {name:9} {pairs}, {dropped}")
             lines += [f"            {line}" for line in split.report.lines()]
         elif name == "valid":
             lines.append(f"  {name:9} none")
@@ -188,9 +190,7 @@ def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[s
     for name, evaluation in evaluations.items():
         right, count = evaluation.exact_match.total, evaluation.exact_match.count
         part = "" if count == len(trainer.encoded[name]) else "the first "
-        lines.append(
-            f"  {right:.0f} of {part}{count} {kinds[name]} pairs translated exactly, word by word"
-        )
+        lines.append(f"  {right:,.0f} of {part}{count:,} {kinds[name]} pairs translated exactly")
     any_evaluation = next(iter(evaluations.values()))
     return [
         "\nResult:",

@@ -6,7 +6,7 @@ from minitransformer.errors import CheckpointError
 from minitransformer.settings import Config
 
 MAY_CHANGE = {
-    "data.cache", "training.steps", "training.patience", "training.save_every",
+    "data.cache", "data.test", "training.steps", "training.patience", "training.save_every",
     "training.keep_checkpoints",
     "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
 }  # fmt: skip
