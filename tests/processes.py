@@ -28,8 +28,9 @@ class Running:
 
     def __init__(self, script: str, *arguments: object, folder: Path, stdin: bytes = b"",
                  terminal: str | None = None) -> None:  # fmt: skip
-        self.out, self.err = (folder / f".{script}.{name}" for name in ("out", "err"))
-        (folder / f".{script}.in").write_bytes(stdin)
+        name = Path(script).name
+        self.out, self.err = (folder / f".{name}.{stream}" for stream in ("out", "err"))
+        (folder / f".{name}.in").write_bytes(stdin)
         self.process = context.Process(
             daemon=True,
             target=run_script,
@@ -61,7 +62,7 @@ def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Fi
 
 def run_script(script: str, arguments: list[str], folder: Path, terminal: str | None) -> None:
     os.chdir(folder)
-    names = [f".{script}.{name}" for name in ("in", "out", "err")]
+    names = [f".{Path(script).name}.{stream}" for stream in ("in", "out", "err")]
     flags = [os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2]
     for number, (name, flag) in enumerate(zip(names, flags, strict=True)):
         os.dup2(os.open(name, flag, 0o600), number)

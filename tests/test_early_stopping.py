@@ -8,7 +8,7 @@ from tests.small_runs import final_hashes, same_bits, trainer_for, weights
 
 SETTINGS = (
     "evaluation.best_metric=loss", "evaluation.every=2", "training.steps=40",
-    "training.schedule=constant", "training.patience=2",
+    "training.schedule=constant", "training.patience=2", "evaluation.train_pairs=0",
 )  # fmt: skip
 
 
@@ -72,7 +72,8 @@ def test_no_more_checkpoints_are_kept_than_asked_for_besides_the_best(tmp_path):
 def test_the_console_says_why_it_stopped(tmp_path):
     changes = ("data.limit=24", "model.d_model=16", "training.learning_rate=0.5",
                "training.clip_norm=0", "evaluation.every=2", "evaluation.best_metric=exact_match",
-               "training.patience=2", "training.steps=50")  # fmt: skip
+               "training.patience=2", "training.steps=50",
+               "evaluation.train_pairs=0")  # fmt: skip
     arguments = ["--config", "tiny.yaml", *(part for each in changes for part in ("--set", each))]
     result = run("train.py", *arguments, folder=tmp_path)
     assert result.code == 0

@@ -24,7 +24,7 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
         "  train     261 pairs kept, 0 dropped",
         "  valid     45 pairs kept, 0 dropped",
         "device      cpu, 1 thread",
-        "  261 of 261 training pairs translated exactly, word by word",
+        "  261 of 261 training pairs translated exactly",
         "  python translate.py --run runs/tiny",
     ):
         assert line in out.splitlines(), line

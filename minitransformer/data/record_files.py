@@ -63,7 +63,7 @@ def comma_separated(path: Path, columns: Columns) -> Iterator[Row]:
             continue
         width = width or max(len(fields), max(places) + 1)
         if len(fields) != width:
-            yield Row(number, "", "", column_problem(len(fields), width))
+            yield Row(number, "", "", column_problem(number, len(fields), width))
         else:
             yield Row(number, *(fields[place] for place in places))
 

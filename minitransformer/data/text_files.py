@@ -56,16 +56,16 @@ def tab_separated(path: Path, columns: Columns) -> Iterator[Row]:
         if not any(fields):
             yield Row(number, "", "")
         elif len(fields) != (width or len(fields)) or max(places) >= len(fields):
-            yield Row(number, "", "", column_problem(len(fields), width or max(places) + 1))
+            yield Row(number, "", "", column_problem(number, len(fields), width or max(places) + 1))
         else:
             yield Row(number, *(fields[place] for place in places))
 
 
-def column_problem(count: int, width: int) -> str:
+def column_problem(number: int, count: int, width: int) -> str:
     columns = f"{count} column{'s' * (count != 1)} instead of {width}"
     if count > width == 2:
         return f"{columns}; choose two of them with data.columns, such as [1, 2]"
-    if count == 1:
+    if number == count == 1:
         return f"{columns}; of two aligned files, name both: [a.en, a.es]"
     return columns
 
