@@ -141,6 +141,7 @@ def test_a_limit_takes_the_first_pairs():
     everything, few = corpus_of(source="en-es"), corpus_of(source="en-es", limit=7)
     assert list(few.train) == list(everything.train)[:7]
     assert list(few.splits["valid"]) == list(everything.splits["valid"])
+    assert few.train.report.elsewhere == ", 254 beyond data.limit"
 
 
 def test_sources_that_are_held_out_too_are_counted_or_left_out_of_training(tmp_path):
@@ -168,6 +169,7 @@ def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_p
     assert sum(map(len, pairs.values())) == 1000
     assert 97 <= len(pairs["valid"]) <= 100  # sources have 3 or 4 pairs each, and stay whole
     assert 47 <= len(pairs["test"]) <= 50
+    assert corpus.train.report.elsewhere == f", {1000 - len(pairs['train'])} split off"
     sources = [{pair.source for pair in each} for each in pairs.values()]
     assert sum(map(len, sources)) == 300
     again = {name: list(split) for name, split in corpus_of(**settings).splits.items()}

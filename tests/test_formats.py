@@ -186,6 +186,9 @@ def test_files_named_after_splits_are_the_splits_of_their_folder(tmp_path):
     assert {name: list(split) for name, split in corpus.splits.items()} == {
         "train": [Pair("a", "b"), Pair("c", "d")], "valid": [Pair("e", "f")],
     }  # fmt: skip
+    write(b"g\th\n", tmp_path, "train.tsv")
+    with pytest.raises(DataError, match=r"has both train\.tsv and train\.csv"):
+        corpus_of(source=str(tmp_path), columns=(1, 2))
 
 
 def test_a_folder_of_several_kinds_of_files_is_refused(tmp_path):

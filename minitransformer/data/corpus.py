@@ -108,7 +108,7 @@ def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
         refuse([examined["train"].split])
         examined |= split_off(examined["train"], asked)
         held_out_pairs = sum(len(examined[name].split) for name in asked if asked[name])
-        examined["train"].split.report.elsewhere = f"{held_out_pairs:,} split off"
+        examined["train"].split.report.elsewhere = f", {held_out_pairs:,} split off"
     held_out = numpy.array([], dtype=numpy.uint64)
     for name in reversed(SPLITS):  # what is held out first, so that training can leave it out
         if name in examined:
@@ -119,7 +119,7 @@ def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
     refuse(list(splits.values()))
     train, limit = splits["train"], config.data.limit
     if 0 < limit < len(train):
-        train.report.elsewhere = f"{len(train) - limit:,} beyond data.limit"
+        train.report.elsewhere += f", {len(train) - limit:,} beyond data.limit"
         train.drop(numpy.arange(len(train)) >= limit)
     return Corpus(config.data, splits)
 

@@ -49,7 +49,7 @@ class Report:
     policies: HygieneConfig
     unit: str = "line"
     dropped: int = 0  # pairs, each counted once whatever its defects
-    elsewhere: str = ""  # usable pairs that are not in this split, such as "90 split off"
+    elsewhere: str = ""  # usable pairs that are not in this split, such as ", 90 split off"
     findings: dict[str, Finding] = field(default_factory=dict)
 
     def note(self, defect: str, number: int, detail: str = "", count: int = 1) -> bool:

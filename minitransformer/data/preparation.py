@@ -66,7 +66,7 @@ def prepare(config: Config, tokenizer: PairTokenizer | None = None) -> Prepared:
     refuse(list(corpus.splits.values()))
     prepared = Prepared(corpus, trained, encoded, digest.hexdigest())
     # A tokenizer that was given may have been trained on other data than the place is named by.
-    if place and not tokenizer and len(encoded["train"]) >= LARGE:
+    if place and tokenizer is None and len(encoded["train"]) >= LARGE:
         try:
             store(prepared, place, config)
         except OSError as error:

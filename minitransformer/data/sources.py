@@ -73,13 +73,15 @@ def path_of(place: str) -> Path:
 
 def split_files(folder: Path) -> dict[str, Path]:
     """The files train.csv, valid.csv and so on of a folder, by split."""
-    return {
-        split: path
-        for split, names in SPLIT_NAMES.items()
-        for name in reversed(names)
-        for ending in READERS
-        if (path := folder / f"{name}{ending}").is_file()
-    }
+    found = {}
+    for split, names in SPLIT_NAMES.items():
+        candidates = [folder / f"{name}{ending}" for name in names for ending in READERS]
+        paths = [path for path in candidates if path.is_file()]
+        if len(paths) > 1:
+            raise DataError(f"{folder} has both {paths[0].name} and {paths[1].name}; name one")
+        if paths:
+            found[split] = paths[0]
+    return found
 
 
 def shipped_corpora() -> list[str]:
@@ -123,7 +125,8 @@ def task_source(task: str, split: str) -> Source:
 
 def dataset_sources(name: str, config: DataConfig) -> dict[str, Source]:
     """The splits of a folder or a hub data set; data.valid and data.test may name others."""
-    splits = load_splits(name, config.subset)
+    folder = path_of(name)
+    splits = load_splits(str(folder) if folder.is_dir() else name, config.subset)
     found: dict[str, Source] = {}
     for ours, asked in (("train", ""), ("valid", config.valid), ("test", config.test)):
         if isinstance(asked, tuple) or path_of(asked).is_file():
