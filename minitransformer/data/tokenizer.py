@@ -35,10 +35,8 @@ class PairTokenizer:
             source = kind.train((source for source, _ in pairs), settings)
             target = kind.train((target for _, target in pairs), settings)
         if not source.ids or not target.ids:
-            raise DataError(
-                f"tokenizer.min_frequency ({settings.min_frequency}) leaves no "
-                f"{source.token_name}s at all"
-            )
+            name, least = source.token_name, settings.min_frequency
+            raise DataError(f"no {name}s are left (tokenizer.min_frequency is {least})")
         return cls(source, target, config)
 
     @property
