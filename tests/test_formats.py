@@ -1,7 +1,6 @@
 """One corpus, whatever the format it comes in."""
 
 import os
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from minitransformer.data.preparation import prepare
 from minitransformer.errors import DataError
 from minitransformer.settings import Config, DataConfig, TokenizerConfig
 from tests.corpus_files import WRITERS, corpus_of, counts, train_split, write, write_folder
-from tests.processes import run
 
 AWKWARD = [
     '"Hi', 'He said "no", twice', "NA", "null", "a,b;c", "1", "-0.5", "true", "'s", "👩‍👩‍👧",
@@ -247,18 +245,3 @@ def test_a_copy_in_the_hubs_cache_is_used_without_network(tmp_path):
     cache = Path(datasets.config.HF_DATASETS_CACHE)
     (cache / "corpus").rename(cache / "owner___corpus")  # where a download would have put it
     assert list(corpus_of(source="owner/corpus").train) == thousand_pairs()
-
-
-def test_a_run_is_the_same_from_aligned_files_and_from_one_file(tmp_path):
-    pairs = [Pair(f"one {word}", f"uno {word}") for word in "abcdefgh"]
-    settings = ("training.steps=3", "model.d_model=8", "evaluation.every=3")
-    outs = []
-    for name in ("tsv", "aligned"):
-        place = WRITERS[name](pairs, tmp_path)
-        source = place if isinstance(place, str) else f"[{', '.join(place)}]"
-        changes = [("--set", change) for change in (f"data.source={source}", *settings)]
-        result = run("train.py", "--config", "tiny.yaml", "--run", name, *chain(*changes),
-                     folder=tmp_path)  # fmt: skip
-        assert result.code == 0, result.err
-        outs.append([line for line in result.out.splitlines() if "0.0%" in line])
-    assert outs[0] == outs[1] != []

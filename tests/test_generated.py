@@ -18,10 +18,17 @@ def test_a_task_is_what_its_name_says_and_always_the_same(name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_no_source_is_in_two_splits(name):
-    corpus = corpus_of(source=name)
-    sizes = {split: len(pairs) for split, pairs in corpus.splits.items()}
-    assert sizes == TASKS[name].sizes
-    assert all("overlap" not in split.report.findings for split in corpus.splits.values())
+    sources = {
+        split: {source for source, _ in task_pairs(name, split)} for split in TASKS[name].sizes
+    }
+    assert {split: len(each) for split, each in sources.items()} == TASKS[name].sizes
+    assert len(set.union(*sources.values())) == sum(TASKS[name].sizes.values())
+
+
+def test_a_task_is_a_corpus_like_any_other():
+    corpus = corpus_of(source="reverse", limit=3)
+    assert len(corpus.train) == 3
+    assert list(corpus.splits) == ["train", "valid", "test"]
 
 
 def test_pairs_of_any_length_can_be_made():
