@@ -135,6 +135,11 @@ def test_a_saved_tokenizer_comes_back_the_same(joint, tmp_path):
         lambda data: json.dumps({**data, "model": {"vocab": {"a": 0, "b": 7}, "merges": []}}),
         lambda data: json.dumps({**data, "model": {**data["model"], "merges": [["q", "zz"]]}}),
         lambda data: json.dumps({**data, "model": {**data["model"], "merges": [7]}}),
+        lambda data: json.dumps({**data, "model": {**data["model"], "merges": [["o", "I"]]}}),
+        lambda data: json.dumps({**data, "model": {**data["model"], "merges": [[1, 2]]}}),
+        lambda data: json.dumps({**data, "model": {"vocab": ["a"], "merges": []}}),
+        lambda data: json.dumps({**data, "model": {"vocab": {"a": 0.0}, "merges": []}}),
+        lambda data: "[" * 100_000,
     ],
 )
 def test_a_damaged_file_is_named(damage):

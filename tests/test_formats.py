@@ -124,6 +124,17 @@ def test_a_parquet_file_that_changed_is_read_anew(tmp_path):
         corpus_of(source=first)
 
 
+def test_a_parquet_column_may_lie_inside_another_or_have_a_dot_in_its_name(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    inner = [{"en": "a", "es": "b", "fr": "c"}]
+    table = pyarrow.table({"id": [1], "t": inner, "u.en": ["d"], "u.es": ["e"]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    for columns, pair in ((("t.en", "t.es"), Pair("a", "b")), (("u.en", "u.es"), Pair("d", "e"))):
+        assert list(corpus_of(source=str(tmp_path / "a.parquet"), columns=columns).train) == [pair]
+
+
 def test_words_that_csv_readers_take_for_nothing_stay_in_a_data_set(tmp_path):
     (tmp_path / "data").mkdir()
     path = tmp_path / "data" / "train-00000-of-00001.csv"

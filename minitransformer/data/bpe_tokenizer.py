@@ -94,10 +94,13 @@ class BpeTokenizer:
         """Read back what to_bytes wrote; `where` names it in error messages."""
         try:
             vocabulary, merges = vocabulary_and_merges(content.decode("utf-8"))
-            if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-                raise ValueError("ids with gaps")
+            # The engine panics, past any except, on a merge that makes no token of its own.
+            pieces = {piece for a, b in merges for piece in (a, b, a + b)}
+            ids = sorted(vocabulary.values())
+            if ids != list(range(len(ids))) or not pieces <= vocabulary.keys():
+                raise ValueError("ids with gaps, or merges of unknown pieces")
             tokenizer = cls(vocabulary, merges)
-        except Exception:  # the engine's own errors have no class of their own
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CheckpointError(f"{where}: not a BPE tokenizer") from None
         if tuple(tokenizer.tokens[: len(SPECIALS)]) != SPECIALS:
             raise CheckpointError(f"{where}: the special tokens are not the first ones")

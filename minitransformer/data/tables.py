@@ -1,4 +1,4 @@
-"""Rows of parquet files, dataset folders and the Hugging Face hub, read by `datasets`."""
+"""Rows of parquet files, and of data sets in folders or on the Hugging Face hub."""
 
 import logging
 import os
@@ -24,7 +24,9 @@ def parquet_rows(path: Path, columns: Columns) -> Iterator[Row]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             names = top_columns(columns, file.schema_arrow.names, str(path))
-            batches = file.iter_batches(ROWS_AT_A_TIME)
+            # A dot in a name would be taken for a path; then everything is read.
+            chosen = None if any("." in name for name in names) else names
+            batches = file.iter_batches(ROWS_AT_A_TIME, columns=chosen)
             yield from batch_rows((batch.to_pydict() for batch in batches), names, columns, path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or reason(error)}") from None
