@@ -137,6 +137,7 @@ def test_a_saved_tokenizer_comes_back_the_same(joint, tmp_path):
         lambda data: json.dumps({**data, "model": {**data["model"], "merges": [7]}}),
         lambda data: json.dumps({**data, "model": {**data["model"], "merges": [["o", "I"]]}}),
         lambda data: json.dumps({**data, "model": {**data["model"], "merges": [[1, 2]]}}),
+        lambda data: json.dumps({**data, "model": {"vocab": {"a": 0}, "merges": [["a", "a"]]}}),
         lambda data: json.dumps({**data, "model": {"vocab": ["a"], "merges": []}}),
         lambda data: json.dumps({**data, "model": {"vocab": {"a": 0.0}, "merges": []}}),
         lambda data: "[" * 100_000,

@@ -94,7 +94,7 @@ class BpeTokenizer:
         """Read back what to_bytes wrote; `where` names it in error messages."""
         try:
             vocabulary, merges = vocabulary_and_merges(content.decode("utf-8"))
-            # The engine panics, past any except, on a merge that makes no token of its own.
+            # On a merge that makes no token, the engine may panic, which `except` does not catch.
             pieces = {piece for a, b in merges for piece in (a, b, a + b)}
             ids = sorted(vocabulary.values())
             if ids != list(range(len(ids))) or not pieces <= vocabulary.keys():
