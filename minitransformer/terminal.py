@@ -26,6 +26,15 @@ def run_command(command: Callable[[], int]) -> int:
         name = f"{error.filename}: " if error.filename else ""
         print(f"error: {name}{error.strerror or error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("minitransformer"):
+            raise  # a mistake of ours, not another Python than the one installed to
+        print(
+            f"error: {error.name} is not installed for {sys.executable}; "
+            "use the environment of: pip install -c constraints.txt -e .",
+            file=sys.stderr,
+        )
+        return 1
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise  # a mistake of ours, not a full machine

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minitransformer.terminal import run_command
 from tests.processes import ROOT, run
 from tests.small_runs import SMALL
 
@@ -134,3 +135,15 @@ def test_help_and_usage_errors_answer_without_torch(script, arguments, code, tmp
     )  # fmt: skip
     assert result.returncode == code
     assert result.stdout.splitlines()[-1] == "False"
+
+
+def test_another_python_than_the_installed_one_is_told_so(capsys):
+    def command() -> int:
+        import a_package_that_nobody_has
+
+        return int(a_package_that_nobody_has.code)
+
+    assert run_command(command) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: a_package_that_nobody_has is not installed for ")
+    assert error.endswith("pip install -c constraints.txt -e .\n")
