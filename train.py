@@ -48,11 +48,15 @@ def main(arguments: list[str]) -> int:
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.checkpoint import RunFolder
     from minitransformer.device import choose_device
+    from minitransformer.explain.worked.sheet_model import shipped_weights
     from minitransformer.training.console import Console
     from minitransformer.training.trainer import Trainer
 
     device = choose_device(options.device)
-    trainer = Trainer(config, RunFolder(run_path), device, [Console()], fresh=options.fresh)
+    trainer = Trainer(
+        config, RunFolder(run_path), device, [Console()], fresh=options.fresh,
+        starting_weights=shipped_weights(config.training.start_from),
+    )  # fmt: skip
     return trainer.run()
 
 

@@ -62,7 +62,8 @@ def greedy_loop(
         probabilities = model.decode(last, memory, cache)[:, -1].softmax(dim=-1)  # [B, V]
         allowed = probabilities.clone()
         allowed[:, [PAD_ID, BOS_ID]] = -1  # never labels, so never answers
-        best, ids = allowed.topk(min(1 + runners_up, allowed.shape[1]), dim=-1)  # [B, 1 + R]
+        most = allowed.shape[1] - 2  # all but those two
+        best, ids = allowed.topk(min(1 + runners_up, most), dim=-1)  # [B, 1 + R]
         for row, values, choices in zip(active, best.tolist(), ids.tolist(), strict=True):
             ranked = list(zip(choices, values, strict=True))
             produced[row].append(Choice(*ranked[0], ranked[1:]))

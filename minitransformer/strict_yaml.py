@@ -56,6 +56,12 @@ for tag, pattern, first in [
     )
 
 
+class TextLoader(StrictLoader):
+    """A loader that leaves every scalar the text that was written: 0.50 stays 0.50."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
 class StrictDumper(yaml.SafeDumper):
     """A dumper that quotes exactly what StrictLoader would otherwise misread."""
 
@@ -67,12 +73,12 @@ def write_yaml(data: Any) -> str:
     return yaml.dump(data, Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
 
 
-def read_yaml(text: str, where: str) -> Any:
+def read_yaml(text: str, where: str, loader: type[StrictLoader] = StrictLoader) -> Any:
     """Read one YAML document as plain data; `where` names it in error messages."""
     if len(text) > LARGEST_DOCUMENT:
         raise ConfigError(f"{where}: {len(text):,} characters is too long for a config")
     try:
-        return yaml.load(text, Loader=StrictLoader)
+        return yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f" line {mark.line + 1}:" if mark else ""

@@ -64,6 +64,14 @@ def multiplicative_scores(
     return query @ weight @ key.transpose(-2, -1)
 
 
+def hide(
+    scores: Float[Tensor, "*heads query key"], mask: Bool[Tensor, "*mask_heads query_or_1 key"]
+) -> Float[Tensor, "*heads query key"]:
+    """Scores with -inf wherever a query may not look."""
+    # -inf and not a large negative number: a network learns its way around any finite wall.
+    return torch.where(mask, scores, float("-inf"))
+
+
 def attend(
     query: Float[Tensor, "*heads query d_head"],
     key: Float[Tensor, "*heads key d_head"],
@@ -76,8 +84,7 @@ def attend(
     """softmax(Q Kᵀ / √d_head) V, with every stage kept; `weights` are those before dropout."""
     scores = dot_scores(query, key)
     scaled = scores / query.shape[-1] ** 0.5 if scale_scores else scores
-    # -inf and not a large negative number: a network learns its way around any finite wall.
-    allowed = scaled if mask is None else torch.where(mask, scaled, float("-inf"))
+    allowed = scaled if mask is None else hide(scaled, mask)
     weights = allowed.softmax(dim=-1)
     context = functional.dropout(weights, dropout, training=dropout > 0) @ value
     return Attended(scores, scaled, weights, context)

@@ -10,17 +10,20 @@ from torch import Tensor, nn
 from minitransformer.errors import DataError
 
 
-def sinusoid_table(length: int, d_model: int) -> Float[Tensor, "{length} {d_model}"]:
+def sinusoid_table(
+    length: int, d_model: int, dtype: torch.dtype | None = None
+) -> Float[Tensor, "{length} {d_model}"]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = the cosine of the same."""
-    angles = position_angles(torch.arange(length), d_model)  # [T, D/2]
+    angles = position_angles(torch.arange(length), d_model, dtype)  # [T, D/2]
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
 def position_angles(
-    positions: Int[Tensor, " length"], width: int
+    positions: Int[Tensor, " length"], width: int, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "length half_width"]:
     """pos / 10000^(2i/width) for every pair i of dimensions."""
-    frequencies = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device) / width)
+    pairs = torch.arange(0, width, 2, device=positions.device, dtype=dtype)
+    frequencies = 10000.0 ** (-pairs / width)
     return positions[:, None] * frequencies
 
 

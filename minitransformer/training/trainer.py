@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from minitransformer.checkpoint import RunFolder, State
 from minitransformer.data.batching import BatchStream
@@ -44,6 +45,7 @@ class Trainer:
         watchers: list[Watcher],
         *,
         fresh: bool = False,
+        starting_weights: dict[str, Tensor] | None = None,
     ) -> None:
         self.config = config
         self.run_folder = run
@@ -80,8 +82,9 @@ class Trainer:
         torch.manual_seed(mix(config.training.seed, INITIALIZATION))
         self.model = build_model(config, self.tokenizer)
         if config.training.start_from and not resumes:
-            path = Path(config.training.start_from)
-            copy_into(model_tensors(self.model), read_tensors(path), str(path))
+            where = config.training.start_from
+            starting_weights = starting_weights or read_tensors(Path(where))
+            copy_into(model_tensors(self.model), starting_weights, where)
         self.model.to(device)
         freeze_all_but(self.model, config.training.train_only)
         self.optimizer = new_optimizer(self.model, config.training)

@@ -1,0 +1,65 @@
+"""python -m minitransformer.explain.worked [NAME | --file FILE] [--json | --markdown | --latex]"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from minitransformer.errors import UsageError, did_you_mean
+from minitransformer.terminal import run_command
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m minitransformer.explain.worked",
+        description="Hand-calculated attention examples, re-run by our own code. "
+        "Without a name: all of them, with counts.",
+    )
+    parser.add_argument("name", nargs="?", help="an example, such as lets-go")
+    parser.add_argument("--file", type=Path, help="check a sheet of your own, in the same format")
+    parser.add_argument(
+        "--run", type=Path, help="the trained run that a procedure is shown on (school: tiny-bn)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    for name in ("json", "markdown", "latex"):
+        form.add_argument(f"--{name}", action="store_true", help=f"print {name}")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    if options.name and options.file:
+        raise UsageError("give the name of an example or --file, not both")
+
+    # torch takes seconds to load, so mistakes on the command line are found before
+    from minitransformer.explain.worked import documents, report
+    from minitransformer.explain.worked.engine import work_through
+    from minitransformer.explain.worked.run_tensors import tensors_for
+    from minitransformer.explain.worked.sheet_reader import SHIPPED, load_sheet, load_shipped
+
+    if options.name and options.name not in SHIPPED:
+        raise UsageError(
+            f"there is no example '{options.name}'{did_you_mean(options.name, SHIPPED)} "
+            f"(there: {', '.join(SHIPPED)})"
+        )
+    if options.file or options.name:
+        sheet = load_sheet(options.file) if options.file else load_shipped(options.name)
+        worked = work_through(sheet, tensors_for(sheet, options.run))
+        works, render = [worked], (
+            documents.sheet_json if options.json
+            else documents.sheet_markdown if options.markdown
+            else documents.sheet_latex if options.latex
+            else report.sheet_text
+        )  # fmt: skip
+        print(render(worked))
+    else:
+        works = [work_through(load_shipped(name)) for name in SHIPPED]
+        if options.markdown or options.latex:
+            document = documents.sheet_markdown if options.markdown else documents.sheet_latex
+            print("\n\n".join(document(each) for each in works if not each.sheet.repeats))
+        else:
+            print(documents.list_json(works) if options.json else report.list_text(works))
+    return 0 if all(each.is_explained for each in works) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: main(sys.argv[1:])))
