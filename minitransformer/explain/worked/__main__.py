@@ -43,21 +43,16 @@ def main(arguments: list[str]) -> int:
         )
     if options.file or options.name:
         sheet = load_sheet(options.file) if options.file else load_shipped(options.name)
-        worked = work_through(sheet, tensors_for(sheet, options.run))
-        works, render = [worked], (
-            documents.sheet_json if options.json
-            else documents.sheet_markdown if options.markdown
-            else documents.sheet_latex if options.latex
-            else report.sheet_text
-        )  # fmt: skip
-        print(render(worked))
+        works = [work_through(sheet, tensors_for(sheet, options.run))]
+        shown = documents.sheet_json(works[0]) if options.json else report.sheet_text(works[0])
     else:
         works = [work_through(load_shipped(name)) for name in SHIPPED]
-        if options.markdown or options.latex:
-            document = documents.sheet_markdown if options.markdown else documents.sheet_latex
-            print("\n\n".join(document(each) for each in works if not each.sheet.repeats))
-        else:
-            print(documents.list_json(works) if options.json else report.list_text(works))
+        shown = documents.list_json(works) if options.json else report.list_text(works)
+    if options.markdown:
+        shown = "\n\n".join(documents.sheet_markdown(worked) for worked in works)
+    elif options.latex:
+        shown = documents.latex_document(works)
+    print(shown)
     return 0 if all(each.is_explained for each in works) else 1
 
 

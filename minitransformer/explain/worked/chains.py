@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.explain.worked.formulas import evaluate, only_moves
-from minitransformer.explain.worked.numbers import Printed
+from minitransformer.explain.worked.numbers import Printed, rounded
 from minitransformer.explain.worked.sheet import Cell, Sheet, Step
 
 Matrices = dict[str, Tensor]
@@ -88,9 +88,10 @@ def extend(chains: Chains, step: Step, values: StepValues, judged: dict[Cell, Ju
         chains.hidden[step.name] = values.hidden
     printed, mended = values.printed.clone(), values.mended.clone()
     for cell, each in judged.items():
-        put_right = at(values.printed, cell)  # what the sheet's own numbers before it give
         set_at(printed, cell, float(each.printed.value))
-        set_at(mended, cell, put_right if each.is_origin else float(each.printed.value))
+        # What the sheet's own numbers before it give, to as many digits as were printed.
+        right = rounded(at(values.printed, cell), each.printed)
+        set_at(mended, cell, right if each.is_origin else float(each.printed.value))
     chains.printed[step.name], chains.mended[step.name] = printed, mended
     chains.judged[step.name] = judged
 

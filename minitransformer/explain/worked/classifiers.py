@@ -6,6 +6,7 @@ B batch, L words, D embedding, C classes.
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ def built(name: str) -> tuple[nn.Module, dict[str, torch.Size]]:
     shapes: dict[str, torch.Size] = {}
 
     def keep(layer: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        def hook(_module: nn.Module, _inputs: object, output: Any) -> None:
             shapes[layer] = (output[0] if isinstance(output, tuple) else output).shape[1:]
 
         return hook

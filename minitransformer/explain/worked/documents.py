@@ -7,8 +7,7 @@ from typing import Any
 
 from minitransformer.explain.worked.chains import Judged
 from minitransformer.explain.worked.engine import VERDICTS, Worked, WorkedStep
-from minitransformer.explain.worked.numbers import shortest
-from minitransformer.explain.worked.report import step_notes, summary
+from minitransformer.explain.worked.report import shortened, step_notes, summary
 
 
 def list_json(works: list[Worked]) -> str:
@@ -94,20 +93,26 @@ def dumped(data: Any) -> str:
 def sheet_markdown(worked: Worked) -> str:
     """A table of the steps, then what there is to say about them."""
     sheet = worked.sheet
-    lines = [f"## {sheet.title}", "", f"Source: {sheet.source}", ""] if sheet.source else []
-    lines = lines or [f"## {sheet.title}", ""]
+    lines = [f"## {sheet.title}", ""]
+    lines += [f"Source: {sheet.source}", ""] if sheet.source else []
     lines += [f"- {name}: {text}" for name, text in sheet.conventions.items()]
     lines += ["", "| step | formula | printed | ours | verdict |", "|---|---|---|---|---|"]
     for each in worked.steps:
         step = each.step
         formula = f"`{step.compute.text}`" if step.compute else ""
-        ours = inline(each.values.exact.tolist()) if each.values else ""
+        ours = inline(shortened(each.values.exact)) if each.values else ""
         printed = f"“{step.text}”" if step.text else inline(printed_rows(each))
         hows = list(dict.fromkeys(judged.how for judged in each.judged.values()))
-        cells = [step.says, formula, printed, ours, "; ".join(hows) or each.how or "not printed"]
+        cells = [
+            step.says or step.name,
+            formula,
+            printed,
+            ours,
+            "; ".join(hows) or each.how or "not printed",
+        ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     notes = [
-        f"- {each.step.says}: {note}"
+        f"- {each.step.says or each.step.name}: {note}"
         for each in worked.steps
         for note in [*step_notes(worked, each), *([each.step.note] if each.step.note else [])]
     ]
@@ -118,14 +123,9 @@ def printed_rows(each: WorkedStep) -> list[list[str]]:
     return [[number.text for number in row] for row in each.step.printed or ()]
 
 
-def inline(rows: list[list[Any]]) -> str:
+def inline(rows: list[list[str]]) -> str:
     """A matrix in one line."""
-    texts = [
-        ", ".join(cell if isinstance(cell, str) else shortest(cell) for cell in row[:8])
-        + (", …" if len(row) > 8 else "")
-        for row in rows
-    ]
-    return "[" + "; ".join(texts) + "]" if texts else ""
+    return "[" + "; ".join(", ".join(row) for row in rows) + "]" if rows else ""
 
 
 LATEX_HEAD = r"""% compile with xelatex or lualatex; other scripts need \setmainfont{…}
@@ -135,13 +135,18 @@ LATEX_HEAD = r"""% compile with xelatex or lualatex; other scripts need \setmain
 \begin{document}"""
 
 
-def sheet_latex(worked: Worked) -> str:
-    """A document of its own: each step's matrices, slips underlined with their number."""
+def latex_document(works: list[Worked]) -> str:
+    """A document of its own, a section per sheet; slips are underlined, with their number."""
+    sections = [section for worked in works for section in latex_section(worked)]
+    return "\n".join([LATEX_HEAD, *sections, r"\end{document}"])
+
+
+def latex_section(worked: Worked) -> list[str]:
     sheet = worked.sheet
-    lines = [LATEX_HEAD, rf"\section*{{{latex(sheet.title)}}}", rf"{latex(sheet.source)}\par"]
+    lines = [rf"\section*{{{latex(sheet.title)}}}", rf"{latex(sheet.source)}\par"]
     for each in worked.steps:
         step = each.step
-        lines.append(rf"\paragraph{{{latex(step.says)}}}")
+        lines.append(rf"\paragraph{{{latex(step.says or step.name)}}}")
         if step.text:
             lines.append(rf"``{latex(step.text)}'' ({latex(each.how)})")
         parts = []
@@ -152,15 +157,12 @@ def sheet_latex(worked: Worked) -> str:
             ]
             parts.append(latex_matrix("printed", rows))
         if each.values is not None:
-            values = [[shortest(value) for value in row[:8]] for row in each.values.exact.tolist()]
-            parts.append(
-                latex_matrix("ours", [[latex_number(text) for text in row] for row in values])
-            )
+            rows = [[latex_number(text) for text in row] for row in shortened(each.values.exact)]
+            parts.append(latex_matrix("ours", rows))
         if parts:
             lines.append(r"\[" + r" \quad ".join(parts) + r"\]")
         lines += [rf"{latex(note)}\par" for note in step_notes(worked, each)]
-    lines += [rf"{latex(line)}\par" for line in summary(worked).splitlines()]
-    return "\n".join([*lines, r"\end{document}"])
+    return [*lines, *(rf"{latex(line)}\par" for line in summary(worked).splitlines())]
 
 
 def latex_matrix(name: str, rows: list[list[str]]) -> str:

@@ -79,7 +79,8 @@ def judge_cell(
             how = label = f"slip {slip.number}"
         return Judged(cell, printed, exact, how, frozenset([label.removeprefix("slip ")]))
     if causes:
-        how = f"follows {'+'.join(sorted(causes, key=slip_order))} {how.split()[-1]}"
+        slips = "+".join(sorted(causes, key=slip_order))
+        how = f"follows {slips} {how.removeprefix('printed ')}"
     return Judged(cell, printed, exact, how, causes)
 
 

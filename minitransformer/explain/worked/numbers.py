@@ -78,9 +78,9 @@ def shortest(value: float, digits: int = 6) -> str:
     return "0" if float(text) == 0 else text
 
 
-def rounded_text(value: float, printed: Printed) -> str:
-    """A value at a printed number's own precision, or longer where that would say nothing."""
-    if not math.isfinite(value) or not printed.value.is_finite():
-        return shortest(value)
-    rounded = quantized(SURE_DIGITS.create_decimal_from_float(value), printed.unit, ROUND_HALF_UP)
-    return shortest(value) if rounded == printed.value or rounded == 0 else f"{rounded:f}"
+def rounded(value: float, printed: Printed) -> float:
+    """A value to as many digits as a printed number has."""
+    if not math.isfinite(value):
+        return value
+    exact = SURE_DIGITS.create_decimal_from_float(value)
+    return float(quantized(exact, printed.unit, ROUND_HALF_UP))

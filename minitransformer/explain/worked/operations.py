@@ -20,6 +20,8 @@ from minitransformer.model.attention import (
 from minitransformer.model.layers import MultiHeadAttention
 from minitransformer.model.positional import position_angles, sinusoid_table
 
+Value = Tensor | float | int  # a matrix, or a number written into a formula
+
 
 def matrix(value: Any) -> Tensor:
     """A number, a list or a vector as a float64 matrix."""
@@ -36,7 +38,7 @@ def size(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape))
 
 
-def times(left: Tensor, right: Tensor) -> Tensor:
+def times(left: Value, right: Value) -> Tensor:
     """The matrix product: a row vector times W, weights times values."""
     left, right = matrix(left), matrix(right)
     fits = left.shape[1] == right.shape[0]
@@ -44,7 +46,7 @@ def times(left: Tensor, right: Tensor) -> Tensor:
     return left @ right
 
 
-def plus(*terms: Tensor) -> Tensor:
+def plus(*terms: Value) -> Tensor:
     matrices = [matrix(term) for term in terms]
     for term in matrices[1:]:
         fits = term.shape == matrices[0].shape
@@ -52,32 +54,32 @@ def plus(*terms: Tensor) -> Tensor:
     return torch.stack(matrices).sum(dim=0)
 
 
-def similarity(query: Tensor, key: Tensor) -> Tensor:
+def similarity(query: Value, key: Value) -> Tensor:
     query, key = matrix(query), matrix(key)
     fits = query.shape[1] == key.shape[1]
     expect(fits, f"queries {size(query)} and keys {size(key)} differ in width")
     return dot_scores(query, key)
 
 
-def multiplicative(query: Tensor, weight: Tensor, key: Tensor) -> Tensor:
+def multiplicative(query: Value, weight: Value, key: Value) -> Tensor:
     query, weight, key = matrix(query), matrix(weight), matrix(key)
     fits = weight.shape == (query.shape[1], key.shape[1])
     expect(fits, f"{size(query)}, W {size(weight)} and keys {size(key)} cannot be multiplied")
     return multiplicative_scores(query, weight, key)
 
 
-def scaled(scores: Tensor, width: float) -> Tensor:
+def scaled(scores: Value, width: Value) -> Tensor:
     """Scores divided by the square root of a head's width."""
     return matrix(scores) / matrix(width).sqrt()
 
 
-def masked(scores: Tensor) -> Tensor:
+def masked(scores: Value) -> Tensor:
     """Scores with -inf above the diagonal."""
     scores = matrix(scores)
     return hide(scores, causal_mask(*scores.shape))
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor, scaled: bool, masked: bool) -> Any:
+def attended(query: Value, key: Value, value: Value, scaled: bool, masked: bool) -> Any:
     query, key, value = matrix(query), matrix(key), matrix(value)
     similarity(query, key)
     fits = key.shape[0] == value.shape[0]
@@ -87,14 +89,14 @@ def attended(query: Tensor, key: Tensor, value: Tensor, scaled: bool, masked: bo
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, scaled: bool = True, masked: bool = False
+    query: Value, key: Value, value: Value, scaled: bool = True, masked: bool = False
 ) -> Tensor:
     """softmax(Q Kᵀ / √d) V by one call of attend."""
     return matrix(attended(query, key, value, scaled, masked).context)
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, scaled: bool = True, masked: bool = False
+    query: Value, key: Value, scaled: bool = True, masked: bool = False
 ) -> Tensor:
     """softmax(Q Kᵀ / √d) by one call of attend."""
     return matrix(attended(query, key, key, scaled, masked).weights)
@@ -150,21 +152,21 @@ def sinusoid_in_degrees(position: int, width: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
-def row(values: Tensor, number: int) -> Tensor:
+def row(values: Value, number: int) -> Tensor:
     values = matrix(values)
     expect(1 <= number <= len(values), f"there is no row {number} in {size(values)}")
     return values[number - 1 : number]
 
 
-def column(values: Tensor, number: int) -> Tensor:
+def column(values: Value, number: int) -> Tensor:
     return row(matrix(values).T, number)
 
 
-def entry(values: Tensor, at_row: int, at_column: int) -> Tensor:
+def entry(values: Value, at_row: int, at_column: int) -> Tensor:
     return column(row(values, at_row), at_column)
 
 
-def same(first: Tensor, second: Tensor) -> Tensor:
+def same(first: Value, second: Value) -> Tensor:
     """1 if two matrices are equal, else 0: for what a sheet says in words."""
     first, second = matrix(first), matrix(second)
     equal = first.shape == second.shape and torch.allclose(first, second, rtol=1e-9, atol=1e-12)

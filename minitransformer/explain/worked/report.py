@@ -9,14 +9,14 @@ from minitransformer.explain.worked.chains import Judged, at
 from minitransformer.explain.worked.engine import NOT_RUN, VERDICTS, Worked, WorkedStep
 from minitransformer.explain.worked.judging import UNEXPLAINED, place_of
 from minitransformer.explain.worked.numbers import shortest
-from minitransformer.explain.worked.sheet import Slip
+from minitransformer.explain.worked.sheet import Cell, Slip
 
 WIDTH = 80
 MOST_COLUMNS = 6  # of a matrix nobody printed, such as a state of a trained model
 HEADINGS = ("values", "agree", "round", "slips", "follow", "scan", "n/c", "???")
 MEANING = """round: agree after rounding; slips: where one is made; follow: wrong because of one;
 scan: damaged there, read from elsewhere; n/c: not checkable; ???: unexplained"""
-LEGEND = "*1 slip 1  ^1 follows from slip 1  ? scan damage  ~ not checkable  ! unexplained"
+LEGEND = "*1 slip 1  ^1 follows from slip 1  ? scan damage  ~ not checkable  ! wrong"
 
 
 def list_text(works: list[Worked]) -> str:
@@ -70,7 +70,7 @@ def sheet_text(worked: Worked) -> str:
 
 def step_text(worked: Worked, number: int, each: WorkedStep) -> str:
     step = each.step
-    lines = [f"{number:3}  {step.says}"]
+    lines = [f"{number:3}  {step.says or step.name}"]
     if step.compute:
         lines.append(wrapped(step.compute.text, " " * 5 + "= ", " " * 7))
     if step.text:
@@ -116,7 +116,7 @@ def step_notes(worked: Worked, each: WorkedStep) -> list[str]:
         first = judged.how.split()[0]
         right = "" if judged.exact is None else shortest(judged.exact)
         if judged.how == UNEXPLAINED:
-            notes.append(f"{place} printed {judged.printed.text}, right {right}: not explained")
+            notes.append(f"{place} printed {judged.printed.text}, right {right}{own(each, cell)}")
         elif first == "follows":
             slips = " and ".join(judged.how.split()[1].split("+"))
             groups.setdefault(f"follow from slip {slips}", []).append(f"{place} (right: {right})")
@@ -130,6 +130,16 @@ def step_notes(worked: Worked, each: WorkedStep) -> list[str]:
         elif first in ROADS:
             groups.setdefault(ROADS[first], []).append(place)
     return notes + [f"{reason}: {', '.join(places)}" for reason, places in groups.items()]
+
+
+def own(each: WorkedStep, cell: Cell) -> str:
+    """What a sheet's own numbers would have given, where earlier slips make that another value."""
+    if each.values is None:
+        return ""
+    exact, printed = (
+        shortest(at(values, cell)) for values in (each.values.exact, each.values.printed)
+    )
+    return "" if exact == printed else f" ({printed} from the numbers printed before it)"
 
 
 ROADS = {
@@ -162,7 +172,7 @@ def summary(worked: Worked) -> str:
 WORDS = {
     "agrees": "agree", "rounded": "agree after rounding", "errata_origin": "slips",
     "errata_propagated": "follow from slips", "ocr": "scan damage",
-    "not_checkable": "not checkable", "unexplained": "unexplained",
+    "not_checkable": "not checkable", "unexplained": "wrong",
 }  # fmt: skip
 
 

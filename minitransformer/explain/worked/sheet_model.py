@@ -10,32 +10,34 @@ import torch
 from torch import Tensor
 
 from minitransformer.data.tokens import EOS_ID, PAD_ID, SPECIALS
-from minitransformer.errors import ConfigError
+from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.explain.worked.formulas import SheetError, evaluate, read_formula
 from minitransformer.explain.worked.sheet import Sheet
 from minitransformer.explain.worked.sheet_reader import SHIPPED, load_shipped
 from minitransformer.model.trace import record
 from minitransformer.model.transformer import Transformer
 from minitransformer.settings import ModelConfig
+from minitransformer.weights import copy_into, model_tensors
 
 PLACE = re.compile(r"([\w.]+?)(?:\[(\d+)(?:,(\d+))?\])?")
 
 
 def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
     """The tensors that a sheet prints, by the names that they have in a Transformer."""
-    model = sheet.model
-    tensors = {}
-    for name, formula in model["weights"].items():
+
+    def matrix_of(text: str, name: str) -> Tensor:
         where = f"{sheet.where}: model: {name}"
-        tensors[name] = evaluate(read_formula(formula, where), sheet.given, where)
-    for side in ("source", "target"):
-        words = model[side]  # {"Let's": lets, …}
-        rows = torch.zeros(len(SPECIALS) + len(words), int(model["width"]), dtype=torch.float64)
+        return evaluate(read_formula(text, where), sheet.given, where)
+
+    model = sheet.model
+    tensors = {name: matrix_of(formula, name) for name, formula in model["weights"].items()}
+    start = matrix_of(model["start"], "start")
+    for side, module in (("source", "encoder"), ("target", "decoder")):
+        words = [matrix_of(vector, f"{side}: {name}") for name, vector in model[side].items()]
+        specials = torch.zeros(len(SPECIALS), start.shape[1], dtype=torch.float64)
         if side == "target":
-            rows[EOS_ID] = sheet.given[model["start"]]
-        for place, name in enumerate(words.values(), start=len(SPECIALS)):
-            rows[place] = sheet.given[name]
-        tensors[f"{'encoder' if side == 'source' else 'decoder'}.embedding.weight"] = rows
+            specials[EOS_ID] = start
+        tensors[f"{module}.embedding.weight"] = torch.cat((specials, *words))  # [V, D]
     return tensors
 
 
@@ -52,10 +54,11 @@ def shipped_weights(name: str) -> dict[str, Tensor] | None:
 def build_sheet_model(sheet: Sheet) -> Transformer:
     """The Transformer of a sheet, in float64; its dense head is drawn, for sheets print none."""
     tensors = sheet_weights(sheet)
+    places = tensors.get("encoder.embedding.positions.table", torch.zeros(1))
     config = ModelConfig(
-        d_model=int(sheet.model["width"]),
+        d_model=tensors["encoder.embedding.weight"].shape[1],
         position="learned",
-        max_length=len(tensors["encoder.embedding.positions.table"]),
+        max_length=len(places),
         scale_scores=False,
     )
     model = Transformer.from_config(
@@ -64,9 +67,14 @@ def build_sheet_model(sheet: Sheet) -> Transformer:
         target_vocab_size=len(tensors["decoder.embedding.weight"]),
         pad_id=PAD_ID,
     ).double()
-    missing, unknown = model.load_state_dict(tensors, strict=False)
-    assert not unknown
-    assert all(name.startswith("head.") for name in missing)
+    own = model_tensors(model)
+    own = {name: tensor for name, tensor in own.items() if not name.startswith("head.")}
+    try:
+        if missing := sorted(own.keys() - tensors.keys()):
+            raise CheckpointError(f"{sheet.where}: model: lacks the tensor '{missing[0]}'")
+        copy_into(own, tensors, f"{sheet.where}: model")
+    except CheckpointError as error:
+        raise SheetError(str(error)) from None
     return model.eval()
 
 

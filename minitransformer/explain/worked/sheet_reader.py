@@ -3,13 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from minitransformer.errors import DataError, did_you_mean
+from minitransformer.explain.worked.fields import (
+    as_rows,
+    complete,
+    numbers,
+    read_cell,
+    read_grid,
+    section,
+    sections,
+    texts,
+    word,
+)
 from minitransformer.explain.worked.formulas import SheetError, read_formula
-from minitransformer.explain.worked.numbers import RULES, read_number
-from minitransformer.explain.worked.sheet import Cell, Grid, Sheet, Slip, Step
+from minitransformer.explain.worked.numbers import RULES
+from minitransformer.explain.worked.sheet import Cell, Sheet, Slip, Step
 from minitransformer.schema import describe
 from minitransformer.strict_yaml import TextLoader, read_yaml
 
@@ -24,6 +32,8 @@ SHEET_KEYS = {"title", "source", "repeats", "rounding", "conventions", "readings
               "hidden", "hidden_note", "model", "run", "steps", "slips"}  # fmt: skip
 STEP_KEYS = {"name", "says", "compute", "also", "traced", "printed", "decimals", "reprint", "scan",
              "uncheckable", "verdict", "text", "check", "note"}  # fmt: skip
+MODEL_KEYS: dict[str, type[Any]] = {"source": dict, "target": dict, "start": str, "weights": dict}
+RUN_KEYS: dict[str, type[Any]] = {"config": str, "source": str, "target": str, "tensors": dict}
 SLIP_KEYS = {"number", "step", "cells", "wrote", "right", "why", "as"}
 
 
@@ -55,9 +65,7 @@ def read_sheet(text: str, where: str, name: str) -> Sheet:
     names = [*given, *(step.name for step in steps if step.name)]
     if twice := [each for each in names if names.count(each) > 1]:
         raise SheetError(f"{where}: two things are called '{twice[0]}'")
-    slips = data.get("slips", [])
-    if not isinstance(slips, list):
-        raise SheetError(f"{where}: slips: expected a list, got {describe(slips)}")
+    slips = sections(data.get("slips", []), SLIP_KEYS, f"{where}: slips")
     return Sheet(
         name=name,
         where=where,
@@ -71,8 +79,8 @@ def read_sheet(text: str, where: str, name: str) -> Sheet:
         given_text={key: as_rows(value) for key, value in given.items()},
         hidden={key: numbers(value, f"{where}: hidden {key}") for key, value in hidden.items()},
         hidden_note=word(data, "hidden_note", where),
-        model=section(data.get("model", {}), None, f"{where}: model"),
-        run=section(data.get("run", {}), None, f"{where}: run"),
+        model=complete(data, "model", MODEL_KEYS, where),
+        run=complete(data, "run", RUN_KEYS, where),
         steps=steps,
         slips=tuple(
             read_slip(each, steps, f"{where}: slip {n}") for n, each in enumerate(slips, start=1)
@@ -95,7 +103,6 @@ def read_step(data: Any, where: str) -> Step:
         raise SheetError(f"{where}: has neither compute nor text")
     if "compute" in data and not name:
         raise SheetError(f"{where}: has no name")
-    also = data.get("also", [])
     decimals = word(data, "decimals", where) or "0"
     if not (decimals.isascii() and decimals.isdigit() and int(decimals) <= 30):
         raise SheetError(f"{where}: decimals: expected 0 to 30, got {describe(decimals)}")
@@ -104,15 +111,14 @@ def read_step(data: Any, where: str) -> Step:
         printed = read_grid(data["printed"], int(decimals), f"{where}: printed")
     unclear = section(data.get("uncheckable", {}), {"cells", "needs"}, f"{where}: uncheckable")
     cells = [(r, c) for r, row in enumerate(printed or (), 1) for c, _ in enumerate(row, 1)]
-    scans = data.get("scan", [])
-    damaged = [section(each, {"cell", "shows", "why"}, f"{where}: scan") for each in scans]
+    damaged = sections(data.get("scan", []), {"cell", "shows", "why"}, f"{where}: scan")
     step = Step(
         name=name,
-        says=word(data, "says", where) or word(data, "compute", where),
+        says=word(data, "says", where),
         compute=formulas.get("compute"),
         also=tuple(
             read_formula(each, f"{where}: also")
-            for each in ([also] if isinstance(also, str) else also)
+            for each in texts(data.get("also", []), f"{where}: also")
         ),
         traced=word(data, "traced", where),
         printed=printed,
@@ -127,7 +133,7 @@ def read_step(data: Any, where: str) -> Step:
             read_cell(cell, cells, f"{where}: uncheckable"): unclear.get("needs", "")
             for cell in (unclear.get("cells", [list(cell) for cell in cells]) if unclear else [])
         },
-        verdict=read_verdict(data.get("verdict"), cells),
+        verdict=read_verdict(data.get("verdict"), cells, f"{where}: verdict"),
         text=word(data, "text", where),
         check=formulas.get("check"),
         note=word(data, "note", where),
@@ -138,18 +144,17 @@ def read_step(data: Any, where: str) -> Step:
     return step
 
 
-def read_verdict(data: Any, cells: list[Cell]) -> tuple[tuple[str, ...], ...]:
+def read_verdict(data: Any, cells: list[Cell], where: str) -> tuple[tuple[str, ...], ...]:
     """One verdict per cell; a single word stands for all of them."""
     if data is None:
         return ()
     if isinstance(data, str):
         width = max((column for _, column in cells), default=1)
         return tuple((data,) * width for _ in range(max((row for row, _ in cells), default=1)))
-    return tuple(tuple(row) for row in as_rows(data))
+    return tuple(tuple(texts(row, where)) for row in as_rows(data))
 
 
-def read_slip(data: Any, steps: tuple[Step, ...], where: str) -> Slip:
-    data = section(data, SLIP_KEYS, where)
+def read_slip(data: dict[str, Any], steps: tuple[Step, ...], where: str) -> Slip:
     name = word(data, "step", where)
     step = next((step for step in steps if step.name == name), None)
     if step is None:
@@ -157,75 +162,18 @@ def read_slip(data: Any, steps: tuple[Step, ...], where: str) -> Slip:
         raise SheetError(f"{where}: there is no step '{name}'{meant}")
     grid = step.printed or ()
     cells = [(r, c) for r, row in enumerate(grid, 1) for c, _ in enumerate(row, 1)]
-    lists = {key: data.get(key, []) for key in ("cells", "wrote", "right")}
-    lists = {key: value if isinstance(value, list) else [value] for key, value in lists.items()}
-    if len({len(value) for value in lists.values()}) != 1 and lists["cells"]:
+    listed = data.get("cells", [])
+    listed = listed if isinstance(listed, list) else [listed]
+    wrote, right = (texts(data.get(key, []), f"{where}: {key}") for key in ("wrote", "right"))
+    if listed and not len(listed) == len(wrote) == len(right):
         raise SheetError(f"{where}: cells, wrote and right must be lists of the same length")
     cause = read_formula(word(data, "as", where), f"{where}: as") if "as" in data else None
     return Slip(
         number=word(data, "number", where),
         step=name,
-        cells=tuple(read_cell(cell, cells, where) for cell in lists["cells"]),
-        wrote=tuple(lists["wrote"]),
-        right=tuple(lists["right"]),
+        cells=tuple(read_cell(cell, cells, where) for cell in listed),
+        wrote=tuple(wrote),
+        right=tuple(right),
         why=word(data, "why", where),
         reproduced=cause,
     )
-
-
-def section(data: Any, keys: set[str] | None, where: str) -> dict[str, Any]:
-    """A mapping whose keys are all known."""
-    if not isinstance(data, dict):
-        raise SheetError(f"{where}: expected a section such as name: value, got {describe(data)}")
-    for key in data:
-        if keys is not None and key not in keys:
-            raise SheetError(f"{where}: unknown key '{key}'{did_you_mean(key, keys)}")
-    return data
-
-
-def word(data: dict[str, Any], key: str, where: str) -> str:
-    value = data.get(key, "")
-    if not isinstance(value, str):
-        raise SheetError(f"{where}: {key}: expected a text, got {describe(value)}")
-    return value.strip()
-
-
-def as_rows(data: Any) -> list[list[str]]:
-    """A matrix, a row or a single number, as rows."""
-    if not isinstance(data, list):
-        return [[data]]
-    if not any(isinstance(each, list) for each in data):
-        return [data]
-    return [each if isinstance(each, list) else [each] for each in data]
-
-
-def read_grid(data: Any, decimals: int, where: str) -> Grid:
-    """Numbers in rows of equal length."""
-    rows = as_rows(data)
-    if not rows[0] or len({len(row) for row in rows}) > 1:
-        lengths = ", ".join(str(len(row)) for row in rows)
-        raise SheetError(f"{where}: the rows must be of equal length; they have {lengths} numbers")
-    grid = []
-    for at_row, row in enumerate(rows, 1):
-        for at_column, text in enumerate(row, 1):
-            if not isinstance(text, str) or read_number(text) is None:
-                raise SheetError(
-                    f"{where} [{at_row},{at_column}]: expected a number, got {describe(text)}"
-                )
-        grid.append(tuple(each for text in row if (each := read_number(text, decimals))))
-    return tuple(grid)
-
-
-def numbers(data: Any, where: str) -> Tensor:
-    grid = read_grid(data, 0, where)
-    return torch.tensor([[float(each.value) for each in row] for row in grid], dtype=torch.float64)
-
-
-def read_cell(data: Any, cells: list[Cell], where: str) -> Cell:
-    """A cell as [row, column], or a single number in a single row; counted from 1."""
-    parts = [str(part) for part in (data if isinstance(data, list) else [data])]
-    parts = ["1", *parts] if len(parts) == 1 else parts
-    for cell in cells:
-        if parts == [str(cell[0]), str(cell[1])]:
-            return cell
-    raise SheetError(f"{where}: there is no cell {describe(data)}; write [row, column], from 1")

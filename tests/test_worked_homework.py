@@ -1,0 +1,222 @@
+"""A reader's own sheet: a slip is found at its cell, rounding is none, mistakes have a place."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitransformer.errors import UserError
+from minitransformer.explain.worked.engine import work_through
+from minitransformer.explain.worked.report import sheet_text
+from minitransformer.explain.worked.sheet_reader import read_sheet
+
+HOMEWORK = """
+title: Homework
+given:
+  X: [[1, 0], [0, 1], [1, 1]]
+  W_Q: [[1, 2], [0, 1]]
+  W_K: [[0, 1], [1, 1]]
+  W_V: [[2, 0], [1, 3]]
+steps:
+  - name: Q
+    compute: times(X, W_Q)
+    printed: [[1, 2], [0, 1], [1, 3]]
+  - name: K
+    compute: times(X, W_K)
+    printed: [[0, 1], [1, 1], [1, 2]]
+  - name: V
+    compute: times(X, W_V)
+    printed: [[2, 0], [1, 3], [3, 3]]
+  - name: E
+    compute: dot_scores(Q, K)
+    printed: [[2, 3, 5], [1, 1, 2], [3, 4, 7]]
+  - name: S
+    compute: scaled(E, 2)
+    printed: [[1.41, 2.12, 3.54], [0.71, 0.71, 1.41], [2.12, 2.83, 4.95]]
+  - name: A
+    compute: softmax(S)
+    printed: [[0.09, 0.18, 0.73], [0.25, 0.25, 0.50], [0.05, 0.10, 0.85]]
+  - name: Y
+    compute: times(A, V)
+    printed: [[2.55, 2.73], [2.25, 2.25], [2.75, 2.85]]
+"""
+PRINTED = {
+    "Q": ("[[1, 2], [0, 1], [1, 3]]", (3, 2)),
+    "K": ("[[0, 1], [1, 1], [1, 2]]", (3, 2)),
+    "V": ("[[2, 0], [1, 3], [3, 3]]", (3, 2)),
+    "E": ("[[2, 3, 5], [1, 1, 2], [3, 4, 7]]", (3, 3)),
+    "S": ("[[1.41, 2.12, 3.54], [0.71, 0.71, 1.41], [2.12, 2.83, 4.95]]", (3, 3)),
+    "A": ("[[0.09, 0.18, 0.73], [0.25, 0.25, 0.50], [0.05, 0.10, 0.85]]", (3, 3)),
+    "Y": ("[[2.55, 2.73], [2.25, 2.25], [2.75, 2.85]]", (3, 2)),
+}
+
+
+def worked(text: str):
+    return work_through(read_sheet(text, "mine.yaml", "mine"))
+
+
+def test_homework_that_only_rounds_has_no_slip():
+    result = worked(HOMEWORK)
+    assert result.is_explained
+    assert result.counts()["rounded"] > 0
+    assert "first slip" not in sheet_text(result)
+
+
+def with_a_wrong_cell(step: str, row: int, column: int) -> str:
+    old, (_, columns) = PRINTED[step]
+    cells = old.replace("[", "").replace("]", "").split(", ")
+    place = (row - 1) * columns + column - 1
+    cells[place] = "9" + cells[place]
+    rows = [", ".join(cells[start : start + columns]) for start in range(0, len(cells), columns)]
+    assert HOMEWORK.count(f"printed: {old}") == 1
+    return HOMEWORK.replace(
+        f"printed: {old}", f"printed: [{', '.join(f'[{row}]' for row in rows)}]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "row", "column"),
+    [
+        (step, row, column)
+        for step, (_, (rows, columns)) in PRINTED.items()
+        for row in range(1, rows + 1)
+        for column in range(1, columns + 1)
+    ],
+)
+def test_a_wrong_cell_is_caught_at_that_cell(step, row, column):
+    result = worked(with_a_wrong_cell(step, row, column))
+    assert not result.is_explained
+    assert result.counts()["unexplained"] == 1
+    assert f"first slip: step {step}, cell [{row},{column}]: printed 9" in sheet_text(result)
+
+
+def test_what_follows_from_a_slip_is_told_from_the_slip():
+    # 2·2 + 1·1 written as 6 instead of 5, and then carried on faithfully.
+    text = HOMEWORK.replace("[[2, 3, 5],", "[[2, 3, 6],")
+    text = text.replace("[[1.41, 2.12, 3.54],", "[[1.41, 2.12, 4.24],")
+    text = text.replace("[[0.09, 0.18, 0.73],", "[[0.05, 0.10, 0.85],")
+    text = text.replace("[[2.55, 2.73],", "[[2.75, 2.85],")
+    result = worked(text)
+    hows = {
+        f"{each.step.name}{cell}": judged.how
+        for each in result.steps
+        for cell, judged in each.judged.items()
+        if judged.verdict in ("unexplained", "errata_propagated")
+    }
+    assert hows == {
+        "E(1, 3)": "unexplained",
+        "S(1, 3)": "follows E[1,3] nearest",
+        "A(1, 1)": "follows E[1,3] nearest",
+        "A(1, 2)": "follows E[1,3] nearest",
+        "A(1, 3)": "follows E[1,3] nearest",
+        "Y(1, 1)": "follows E[1,3] nearest",
+        "Y(1, 2)": "follows E[1,3] nearest",
+    }
+    shown = sheet_text(result)
+    assert "first slip: step E, cell [1,3]: printed 6, right 5" in shown
+    assert "merely follow from it: S[1,3], A[1,1], A[1,2], A[1,3], Y[1,1], Y[1,2]" in shown
+
+
+def test_one_rounding_rule_per_sheet():
+    truncated = HOMEWORK.replace("2.83, 4.95", "2.82, 4.94").replace("3.54", "3.53")
+    assert not worked(truncated).is_explained
+    only_scores = "rounding: truncated\n" + truncated[: truncated.index("  - name: A")]
+    only_scores = only_scores.replace("0.71, 0.71", "0.70, 0.70")
+    assert worked(only_scores).is_explained
+    assert not worked(only_scores.replace("2.82", "2.83")).is_explained
+
+
+def rounded_rows(values: torch.Tensor, decimals: int) -> tuple[str, torch.Tensor]:
+    texts = [[f"{value:.{decimals}f}" for value in row] for row in values.tolist()]
+    numbers = torch.tensor([[float(text) for text in row] for row in texts], dtype=torch.float64)
+    return "[" + ", ".join(f"[{', '.join(row)}]" for row in texts) + "]", numbers
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
+    """With ties and all, whether the writer goes on with rounded numbers or with exact ones."""
+    torch.manual_seed(seed)
+    x = torch.randint(-9, 10, (size, 3)).double() / 4
+    w = torch.randint(-9, 10, (3, 3)).double() / 4
+    lines = []
+    values = {"X": x, "W": w}
+    for name, formula, compute in (
+        ("Q", "times(X, W)", lambda: values["X"] @ values["W"]),
+        ("E", "dot_scores(Q, X)", lambda: values["Q"] @ values["X"].T),
+        ("A", "softmax(E)", lambda: values["E"].softmax(-1)),
+        ("Y", "times(A, X)", lambda: values["A"] @ values["X"]),
+    ):
+        exact = compute()
+        text, numbers = rounded_rows(exact, decimals)
+        values[name] = numbers if from_rounded else exact
+        lines.append(f"  - {{name: {name}, compute: '{formula}', printed: {text}}}")
+    sheet = f"given: {{X: {x.tolist()}, W: {w.tolist()}}}\nsteps:\n" + "\n".join(lines)
+    assert worked(sheet).is_explained
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("times(X, W_Q)", "times(W_Q, X)"), "step 'Q': times(W_Q, X): 2×2 times 3×2 cannot be"),
+        (("dot_scores(Q, K)", "dot_scores(Q, E)"), "step 'E': dot_scores(Q, E): no matrix 'E'"),
+        (("softmax(S)", "softmax(SS)"), "step 'A': softmax(SS): no matrix 'SS'"),
+        (("softmax(S)", "sofmax(S)"), "no operation 'sofmax': did you mean 'softmax'?"),
+        (("softmax(S)", "softmax(S"), "step 6 'A': compute: 'softmax(S': not a formula"),
+        (("softmax(S)", "S * 2"), "'S * 2' is neither a call, a name nor a number"),
+        (("softmax(S)", "softmax(S, 3)"), "step 'A': softmax(S, 3) does not work: S is 3×3"),
+        (("  W_K: [[0, 1], [1, 1]]\n", ""), "step 'K': times(X, W_K): no matrix 'W_K'"),
+        (("[[0, 1], [1, 1]]", "[[0, one], [1, 1]]"), "given W_K [1,2]: expected a number"),
+        (("[2, 3, 5]", "[2, three, 5]"), "step 4 'E': printed [1,2]: expected a number"),
+        (("[2, 3, 5]", "[2, 3]"), "rows must be of equal length; they have 2, 3, 3 numbers"),
+        (("[[2, 3, 5], ", "["), "step 'E': printed is 2×3, dot_scores(Q, K) is 3×3"),
+        (("name: E", "name: Q"), "two things are called 'Q'"),
+        (("name: E", "name: E 1"), "step 4 'E 1': a name is letters, digits and _"),
+        (("name: E", "nam: E"), "step 4: unknown key 'nam': did you mean 'name'?"),
+        (("title: Homework", "rounding: up"), "rounding: choose nearest, truncated, any; got 'up'"),
+        (("steps:", "stepz:"), "unknown key 'stepz': did you mean 'steps'?"),
+        (("    compute: times(X, W_Q)\n", ""), "step 1 'Q': has neither compute nor text"),
+        (("X: [[1, 0]", "X: [[1e999, 0]"), "given X [1,1]: expected a number, got '1e999'"),
+        (("softmax(S)", "__import__('os')"), "there is no operation '__import__'"),
+        (("softmax(S)", "X.T"), "'X.T' is neither a call, a name nor a number"),
+        (("softmax(S)", "root(" * 300), "is too long"),
+        (("softmax(S)", "row(S, 0)"), "there is no row 0 in 3×3"),
+        (("softmax(S)", "row(S, one)"), "no matrix 'one'"),
+        (("softmax(S)", "output_shape('mlp', 'fc9')"), "does not work"),
+        (("title: Homework", "given: 5"), "the key 'given' stands twice"),
+    ],
+)  # fmt: skip
+def test_a_bad_sheet_gets_one_line_that_names_the_place(change, complaint):
+    assert change[0] in HOMEWORK
+    with pytest.raises(UserError) as caught:
+        worked(HOMEWORK.replace(*change, 1))
+    message = str(caught.value)
+    assert complaint in message
+    assert message.startswith("mine.yaml:")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "5", "[]", "steps: 3", "steps: []", "steps: [3]", "steps: [{}]", "steps: [{a: b}]",
+        "given: []\nsteps: [{name: Q, compute: Q}]", "a: &b 1", "\x00",
+        "slips: 3\nsteps: [{text: x}]", "steps: [{text: x}]\nslips: [{step: y}]",
+        "steps: [{text: x, scan: 3}]", "steps: [{text: x, decimals: -1}]",
+        "steps: [{text: x, also: {a: b}}]", "steps: [{text: x}]\nmodel: {weights: {}}",
+        "steps: [{text: x}]\nmodel: {weights: {a: b}, source: {a: b}, target: {a: b}, start: a}",
+        "steps: [{text: x}]\nrun: {config: x}",
+        "steps: [{text: x, uncheckable: {cells: [[1, 1]]}}]",
+        "given: {X: [[1]]}\nsteps: [{name: Q, compute: X, traced: a.b, printed: 1}]",
+        "given: {X: [[1]]}\nsteps: [{name: Q, compute: X, printed: {a: b}}]",
+        "given: {X: [[1]]}\nsteps: [{name: Q, compute: X, printed: 1, verdict: {a: b}}]",
+        "given: {X: [[1]]}\nsteps: [{name: Q, compute: X, printed: 1, verdict: [[a, b]]}]",
+        "given: {X: [[1]]}\nsteps: [{name: Q, compute: [X], printed: 1}]",
+        "given: {X: [[1]]}\nsteps: [{name: Q, compute: 'identity(100000000)'}]",
+    ],
+)  # fmt: skip
+def test_what_is_no_sheet_at_all_gets_one_line(text):
+    with pytest.raises(UserError) as caught:
+        worked(text)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,187 @@
+"""Every printed number of the hand-worked sheets is compared with what our own code makes of it."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+import torch
+
+from minitransformer.explain.worked.chains import copied_cells, extend, new_chains, step_values
+from minitransformer.explain.worked.engine import VERDICTS, work_through
+from minitransformer.explain.worked.judging import judge_cell, judge_step
+from minitransformer.explain.worked.numbers import read_number
+from minitransformer.explain.worked.sheet_model import shipped_weights, trace_sheet
+from minitransformer.explain.worked.sheet_reader import SHEETS, SHIPPED, load_shipped
+
+COUNTED = [name for name in SHIPPED if name != "lets-go-as-printed"]
+
+
+@pytest.fixture(scope="module")
+def works():
+    return {name: work_through(load_shipped(name)) for name in SHIPPED}
+
+
+def total(works, *, reprints=False):
+    counts = sum((works[name].counts(reprints=reprints) for name in COUNTED), Counter())
+    return [counts[verdict] for verdict in VERDICTS]
+
+
+def test_all_first_prints_are_compared_and_explained(works):
+    # agrees, rounded, slips, what follows from them, scan damage, not checkable, unexplained
+    assert total(works) == [286, 265, 33, 29, 18, 7, 0]
+    assert sum(total(works)) == 638
+
+
+def test_the_reprints_are_compared_as_well(works):
+    assert total(works, reprints=True) == [203, 86, 18, 12, 11, 0, 0]
+
+
+def test_every_sheet_is_what_it_claims_to_be(works):
+    assert [worked.complaints for worked in works.values()] == [[]] * len(SHIPPED)
+    assert all(worked.is_explained for worked in works.values())
+    assert {path.stem for path in SHEETS.glob("*.yaml")} == set(SHIPPED)
+
+
+def test_all_25_slips_are_reported_with_the_right_value(works):
+    slips = [slip for name in COUNTED for slip in works[name].sheet.slips]
+    assert {int(slip.number) for slip in slips} == set(range(1, 26))
+    # That `right` is a rounding of our own value is checked by the run itself.
+    rights = {slip.number: slip.right for slip in slips}
+    assert rights["1"] == ("12",)
+    assert rights["15"] == ("0",)
+    assert rights["10"] == ("-1.76", "2.77")
+    assert rights["22"] == ("0.441", "0.272", "0.201")
+
+
+def test_24_values_are_compared_through_longer_weights(works):
+    hows = [
+        judged.how
+        for name in COUNTED
+        for each in works[name].steps
+        if not each.step.reprint
+        for judged in each.judged.values()
+    ]
+    assert sum(how.startswith("hidden") for how in hows) == 24
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "school"])
+def test_each_printed_value_carries_its_verdict(name):
+    for step in load_shipped(name).steps:
+        if step.printed or step.text:
+            assert step.verdict, step.name
+            assert all(all(row) for row in step.verdict)
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "school"])
+def test_another_digit_is_another_verdict(name):
+    sheet = load_shipped(name)
+    chains = new_chains(sheet, None)
+    for step in sheet.steps:
+        if step.compute is None:
+            continue
+        values = step_values(sheet, step, chains)
+        judged = judge_step(sheet, step, chains, values)
+        origins = copied_cells(sheet, step, chains) if step.reprint else {}
+        decimals = 2 if step.name in DECIMALS.get(name, ()) else 0
+        for cell, each in judged.items():
+            if each.verdict == "not_checkable":
+                continue
+            for text in other_digits(each.printed.text):
+                number = read_number(text, decimals)
+                if number is None or number.value == each.printed.value:  # 1e-998; 0 and -0
+                    continue
+                other = judge_cell(
+                    sheet, step, cell, number, chains, values, origins.get(cell)
+                )  # fmt: skip
+                assert other.how != each.how, f"{step.name}{cell}: {each.printed.text} and {text}"
+        extend(chains, step, values, judged)
+
+
+DECIMALS = {"positional-4d": ("added_2",), "exam-q1": ("A", "A_again")}
+
+
+def other_digits(text: str) -> list[str]:
+    """Every text with one digit changed."""
+    return [
+        text[:place] + other + text[place + 1 :]
+        for place, digit in enumerate(text)
+        if digit.isdigit()
+        for other in "0123456789"
+        if other != digit
+    ]
+
+
+def changed(sheet, step_name, **changes):
+    """A sheet with one step changed."""
+    steps = tuple(
+        dataclasses.replace(step, **changes) if step.name == step_name else step
+        for step in sheet.steps
+    )
+    return dataclasses.replace(sheet, steps=steps)
+
+
+def test_a_claimed_verdict_that_is_not_so_is_an_error():
+    sheet = load_shipped("softmax-11.7")
+    assert sheet.steps[0].verdict == (("truncated",),)
+    worked = work_through(changed(sheet, "weight", verdict=(("nearest",),)))
+    assert worked.complaints == ["weight[1]: the sheet claims 'nearest', it is 'truncated'"]
+    assert not worked.is_explained
+
+
+def test_a_wrong_correction_and_a_slip_that_is_not_there_are_errors():
+    sheet = load_shipped("self-attention-3x4")
+    slip = sheet.slips[0]
+    wrong = dataclasses.replace(sheet, slips=(dataclasses.replace(slip, right=("13",)),))
+    assert "slip 1: E[2,3]: right is 12, not 13" in work_through(wrong).complaints
+    elsewhere = dataclasses.replace(
+        sheet, slips=(*sheet.slips, dataclasses.replace(slip, number="99", cells=((1, 1),)))
+    )
+    assert "slip 99: E[1,1] does not show it, it is 'agrees'" in work_through(elsewhere).complaints
+
+
+def test_a_slip_explains_the_number_that_it_names_and_no_other():
+    sheet = load_shipped("self-attention-3x4")
+    grid = [list(row) for row in next(step for step in sheet.steps if step.name == "E").printed]
+    grid[1][2] = read_number("17")
+    worked = work_through(changed(sheet, "E", printed=tuple(map(tuple, grid))))
+    assert worked.counts()["unexplained"] > 0
+
+
+def test_another_road_that_leads_elsewhere_is_an_error():
+    sheet = load_shipped("mha-2")
+    step = next(step for step in sheet.steps if step.name == "Y")
+    assert [formula.text[:11] for formula in step.also] == ["our_layer(X", "torch_layer"]
+    other = dataclasses.replace(step.compute, text="A", tree=step.also[0].tree.args[0])
+    worked = work_through(changed(sheet, "Y", also=(other,)))
+    assert any("leads elsewhere" in complaint for complaint in worked.complaints)
+
+
+def test_the_model_of_lets_go_computes_the_sheets_vectors():
+    ought, printed = (trace_sheet(load_shipped(name)) for name in ("lets-go", "lets-go-as-printed"))
+    # The printed (3) and (5) are [5.9, 0.5] and [1.4, 6.7], from rounded numbers.
+    assert ought["decoder.output"][0].tolist() == [
+        pytest.approx([5.838141518331468, 0.4311380750610705], abs=1e-12),
+        pytest.approx([1.462455659564459, 8.424656763140954], abs=1e-12),
+    ]
+    assert printed["decoder.output"][0].tolist() == [
+        pytest.approx([5.838141518331468, 0.4311380750610705], abs=1e-12),
+        pytest.approx([1.5450454001549403, 6.7382563250755405], abs=1e-12),
+    ]
+
+
+def test_only_a_sheet_with_a_model_gives_weights():
+    weights = shipped_weights("lets-go")
+    assert weights["encoder.layers.0.self_attention.query.weight"].tolist() == [
+        pytest.approx([1.1, -2.8]), pytest.approx([0.6, 2.4]),
+    ]  # fmt: skip
+    assert all(tensor.dtype == torch.float32 for tensor in weights.values())
+    assert shipped_weights("some.safetensors") is None
+
+
+def test_the_question_of_the_sheet_is_answered(works):
+    values = {each.step.name: each.values.exact.item() for each in works["positional-4d"].steps
+              if each.step.name in ("PE33", "PE33_boxed")}  # fmt: skip
+    assert values == {
+        "PE33": pytest.approx(0.9995500337489875, abs=1e-15),  # cos 0.03
+        "PE33_boxed": pytest.approx(0.9999955000033750, abs=1e-15),  # cos 0.003
+    }
