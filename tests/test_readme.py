@@ -94,7 +94,7 @@ def run_block(block: str, folder: Path) -> int:
 def test_the_commands_print_what_the_readme_says(tmp_path_factory, tiny_bn, tiny):
     folders = [make_clone(tmp_path_factory.mktemp("clone"), tiny_bn, tiny) for _ in blocks("bash")]
     with ThreadPoolExecutor(2) as pool:
-        assert sum(pool.map(run_block, blocks("bash"), folders)) == 10
+        assert sum(pool.map(run_block, blocks("bash"), folders)) == 11
     assert [(folder / "out.txt").read_text() for folder in folders if (folder / "out.txt").exists()
             ] == ["Vamos\n"]  # fmt: skip
 
@@ -107,6 +107,21 @@ def test_the_sample_at_the_top_is_real(clone):
         encoding="utf-8", check=True,
     )  # fmt: skip
     assert result.stdout == expected
+
+
+def test_the_worked_samples_are_real(tmp_path):
+    def worked(*arguments: object) -> str:
+        return run("minitransformer/explain/worked/__main__.py", *arguments, folder=tmp_path).out
+
+    step = next(block for block in blocks("") if block.startswith("  5  E = Q K^T"))
+    assert step in worked("self-attention-3x4")
+    (tmp_path / "homework.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    verdict = next(block for block in blocks("") if block.startswith("first slip"))
+    assert worked("--file", "homework.yaml").endswith(verdict)
+    line = next(line for line in worked().splitlines() if line.startswith("all "))
+    told = re.search(r"Of (\d+) printed numbers (\d+) agree, (\d+) .*?, (\d+) .*?and (\d+) .*?, "
+                     r"(\d+) were lost in a scan, and (\d+)", README, flags=re.DOTALL)  # fmt: skip
+    assert line.split()[1:] == [*told.groups(), "0"]
 
 
 def test_the_end_of_the_first_command_looks_like_that(tiny):
@@ -148,5 +163,5 @@ def test_every_file_is_in_the_tree_and_every_entry_exists():
     if tracked.returncode:
         pytest.skip("not a git checkout")
     for path in tracked.stdout.splitlines():
-        if not path.endswith("__init__.py") and not path.startswith("minitransformer/data/corpora"):
+        if not re.search(r"__init__\.py$|/corpora/|/sheets/", path):
             assert path in paths, f"{path} is missing from the README"

@@ -29,6 +29,8 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if options.name and options.file:
         raise UsageError("give the name of an example or --file, not both")
+    if options.run and not (options.name or options.file):
+        raise UsageError("--run goes with the name of a procedure, such as school")
 
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.explain.worked import documents, report

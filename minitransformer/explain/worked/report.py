@@ -14,8 +14,8 @@ from minitransformer.explain.worked.sheet import Cell, Slip
 WIDTH = 80
 MOST_COLUMNS = 6  # of a matrix nobody printed, such as a state of a trained model
 HEADINGS = ("values", "agree", "round", "slips", "follow", "scan", "n/c", "???")
-MEANING = """round: agree after rounding; slips: where one is made; follow: wrong because of one;
-scan: damaged there, read from elsewhere; n/c: not checkable; ???: unexplained"""
+MEANING = """round: agree after rounding; slips: made here; follow: wrong because of a slip;
+scan: damaged, read from elsewhere; n/c: not checkable; ???: unexplained"""
 LEGEND = "*1 slip 1  ^1 follows from slip 1  ? scan damage  ~ not checkable  ! wrong"
 
 
@@ -30,7 +30,7 @@ def list_text(works: list[Worked]) -> str:
         lines.append(count_line(worked.sheet.name, counts))
     lines += [count_line("all", total), MEANING, ""]
     others = [each.sheet for each in works if each.sheet.repeats]
-    lines += [f"{sheet.name}: {sheet.title} (counted in {sheet.repeats})" for sheet in others]
+    lines += [f"{sheet.name}: {sheet.title}" for sheet in others]
     slips = {slip.number for worked in counted for slip in worked.sheet.slips}
     reprinted = sum(worked.counts(reprints=True).total() for worked in counted)
     hows = [each.how for worked in counted for each in worked.steps if each.step.text]
@@ -70,7 +70,7 @@ def sheet_text(worked: Worked) -> str:
 
 def step_text(worked: Worked, number: int, each: WorkedStep) -> str:
     step = each.step
-    lines = [f"{number:3}  {step.says or step.name}"]
+    lines = [wrapped(step.says or step.name, f"{number:3}  ", " " * 5)]
     if step.compute:
         lines.append(wrapped(step.compute.text, " " * 5 + "= ", " " * 7))
     if step.text:
@@ -162,7 +162,8 @@ def summary(worked: Worked) -> str:
     """The counts of a sheet, and for a reader's own sheet where the first slip is."""
     counts = worked.counts()
     parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
-    lines = [f"{counts.total()} values: {', '.join(parts)}" if parts else "no printed values"]
+    told = f"{counts.total()} values: {', '.join(parts)}" if parts else "no printed values"
+    lines = [wrapped(told, "", "  ")]
     if any(each.how == NOT_RUN for each in worked.steps):
         config = worked.sheet.run["config"]
         lines.append(f"to see its numbers: python train.py --config {config}, then this again")

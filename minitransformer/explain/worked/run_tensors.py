@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minitransformer.data.tokens import EOS_ID
+from minitransformer.data.tokens import UNK_ID
 from minitransformer.decoding import Translator
 from minitransformer.errors import DataError
 from minitransformer.explain.worked.operations import matrix
@@ -20,10 +20,10 @@ def tensors_for(sheet: Sheet, run: Path | None) -> dict[str, Tensor] | None:
         if run is not None:
             raise DataError(f"{sheet.name} has its own numbers: it needs no --run")
         return None
-    run = run or Path("runs") / Path(sheet.run["config"]).stem
-    if not run.exists():
+    usual = Path("runs") / Path(sheet.run["config"]).stem
+    if run is None and not usual.exists():
         return None
-    return run_tensors(sheet, run)
+    return run_tensors(sheet, run or usual)
 
 
 @torch.no_grad()
@@ -33,8 +33,9 @@ def run_tensors(sheet: Sheet, run: Path) -> dict[str, Tensor]:
     model, tokenizer = translator.model.double().eval(), translator.tokenizer
     source = tokenizer.encode_source(sheet.run["source"])
     produced = tokenizer.encode_target(sheet.run["target"]).ids
-    if source.unknown or EOS_ID not in produced:
-        raise DataError(f"{run}: does not know the words of “{sheet.run['source']}”")
+    if UNK_ID in (*source.ids, *produced):
+        sentence = f"{sheet.run['source']} → {sheet.run['target']}"
+        raise DataError(f"{run}: does not know the words of “{sentence}”")
     target = torch.tensor([[tokenizer.start_id, *produced[:-1]]])  # [1, T]
     with record(model) as tensors:
         model(torch.tensor([source.ids]), target)

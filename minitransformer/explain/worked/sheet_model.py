@@ -96,6 +96,8 @@ def traced(tensors: dict[str, Tensor], place: str, where: str) -> Tensor:
     if match is None or match[1] not in tensors:
         raise SheetError(f"{where}: traced: the model has no tensor '{place}'")
     values = tensors[match[1]]
+    if values.shape[:-2].numel() != 1:
+        raise SheetError(f"{where}: traced: {match[1]} has several heads; a sheet has one")
     values = values.reshape(values.shape[-2:])  # one sentence, one head
     if match[2]:
         values = values[int(match[2]) - 1 : int(match[2])]

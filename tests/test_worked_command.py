@@ -1,0 +1,135 @@
+"""python -m minitransformer.explain.worked: the list, a sheet, other formats, one's own sheet."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from minitransformer.decoding import Translator
+from minitransformer.explain.worked.sheet_model import trace_sheet
+from minitransformer.explain.worked.sheet_reader import SHIPPED, load_shipped
+from minitransformer.model.trace import record
+from tests.processes import Finished, run
+from tests.test_worked_homework import HOMEWORK
+
+
+def worked(folder, *arguments: object) -> Finished:
+    return run("minitransformer/explain/worked/__main__.py", *arguments, folder=folder)
+
+
+def test_the_list_counts_every_printed_value(tmp_path):
+    result = worked(tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "all                         638    286    265     33     29     18      7      0" in (
+        result.out
+    )
+    assert all(len(line) <= 80 for line in result.out.splitlines())
+    entries = json.loads(worked(tmp_path, "--json").out)
+    assert [entry["id"] for entry in entries] == list(SHIPPED[:-1])
+    verdicts = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", "not_checkable",
+                "unexplained")  # fmt: skip
+    assert all(list(entry) == ["id", "title", "values", *verdicts, "slips"] for entry in entries)
+    assert all(entry["values"] == sum(entry[name] for name in verdicts) for entry in entries)
+    assert sorted({slip for entry in entries for slip in entry["slips"]}) == list(range(1, 26))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_sheet_is_shown_in_80_columns(name, tmp_path):
+    result = worked(tmp_path, name)
+    assert (result.code, result.err) == (0, "")
+    for step in load_shipped(name).steps:
+        assert (step.says or step.name) in " ".join(result.out.split())
+    for slip in load_shipped(name).slips:
+        assert f"slip {slip.number}" in result.out
+    assert [line for line in result.out.splitlines() if len(line) > 80] == []
+
+
+def test_other_formats(tmp_path):
+    sheet = json.loads(worked(tmp_path, "masked-4x3", "--json").out)
+    values = [value for step in sheet["steps"] for value in step["printed"]]
+    assert {"cell": [1, 2], "printed": "-inf", "ours": "-inf", "verdict": "agrees",
+            "how": "agrees"} in values  # fmt: skip
+    markdown = worked(tmp_path, "exam-q1", "--markdown").out
+    assert "| Z = A V | `times(A, V)` | [3.4, 3.8, 1.8; 3.5, 4.0, 1.8; 3.5, 3.9, 1.8] |" in markdown
+    assert "- Z = A V: slip 19 at Z [2,2]: printed 4.0; right 3.9285." in markdown
+    latex = worked(tmp_path, "--latex").out
+    assert latex.count(r"\begin{document}") == latex.count(r"\end{document}") == 1
+    assert latex.count(r"\begin{bmatrix}") == latex.count(r"\end{bmatrix}") > 250
+    assert r"\underline{18}^{(1)}" in latex
+    assert r"1.27\cdot 10^{-198}" in latex
+    bare = re.sub(r"\\.", "", latex)
+    assert bare.count("{") == bare.count("}")
+    assert "%" not in "".join(bare.splitlines()[1:])
+
+
+def test_homework_with_a_slip_exits_with_1(tmp_path):
+    (tmp_path / "mine.yaml").write_text(HOMEWORK)
+    right = worked(tmp_path, "--file", "mine.yaml")
+    assert (right.code, right.err) == (0, "")
+    assert right.out.startswith("Homework\n")
+    (tmp_path / "mine.yaml").write_text(HOMEWORK.replace("[2, 3, 5]", "[2, 3, 9]"))
+    wrong = worked(tmp_path, "--file", "mine.yaml")
+    assert wrong.code == 1
+    assert "first slip: step E, cell [1,3]: printed 9, right 5" in wrong.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["let-go"], 2, "there is no example 'let-go': did you mean 'lets-go'?"),
+        (["lets-go", "--file", "x"], 2, "give the name of an example or --file, not both"),
+        (["--json", "--latex"], 2, "not allowed with argument"),
+        (["--file", "absent.yaml"], 1, "absent.yaml: No such file or directory"),
+        (["--file", "."], 1, "Is a directory"),
+        (["--file", "latin1.yaml"], 1, "latin1.yaml: not readable as UTF-8"),
+        (["--file", "broken.yaml"], 2, "broken.yaml: line 2:"),
+        (["lets-go", "--run", "."], 1, "lets-go has its own numbers: it needs no --run"),
+        (["school", "--run", "absent"], 1, "absent is not a run folder"),
+        (["--run", "x"], 2, "--run goes with the name of a procedure, such as school"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(arguments, code, complaint, tmp_path):
+    (tmp_path / "latin1.yaml").write_bytes("title: né".encode("latin1"))
+    (tmp_path / "broken.yaml").write_text("a: 1\n b: [")
+    result = worked(tmp_path, *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert complaint in result.err
+
+
+def test_a_procedure_in_words_is_checked_on_a_trained_run(tiny_bn, tmp_path):
+    read_only = worked(tmp_path, "school")
+    assert read_only.code == 0
+    assert "to see its numbers: python train.py --config tiny-bn.yaml" in read_only.out
+    shown = worked(tiny_bn.folder, "school")
+    assert shown.code == 0, shown.out
+    assert "“Add the V embedding of each token to their original embedding”: agrees" in shown.out
+    steps = json.loads(worked(tiny_bn.folder, "school", "--json").out)["steps"]
+    hows = [step["how"] for step in steps if step["text"]]
+    assert hows == ["agrees"] * 15 + ["scan"] * 5
+    [[difference]] = steps[-1]["ours"]
+    assert difference < 1e-12
+
+
+def test_a_run_that_does_something_else_fails_the_procedure(tmp_path, tiny):
+    result = worked(tmp_path, "school", "--run", tiny.path)
+    assert result.code == 1
+    assert "does not know the words of “I go to school → আমি স্কুলে যাই”" in result.err
+
+
+@pytest.mark.parametrize("sheet", ["lets-go", "lets-go-as-printed"])
+def test_the_sheets_vectors_are_decoded_with_a_head_of_its_own(sheet, tmp_path):
+    trained = run("train.py", "--config", "lets-go.yaml", "--set", f"training.start_from={sheet}",
+                  folder=tmp_path)  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert "81, 15 of them trained" in trained.out
+    translator = Translator.load(tmp_path / "runs" / "lets-go")
+    [translation] = translator.translate(["Let's go"])
+    assert translation.tokens == ["Vamos", "<EOS>"]
+    source = torch.tensor([translation.source.ids])
+    target = torch.tensor([[translator.tokenizer.start_id, translation.choices[0].id]])
+    with record(translator.model) as tensors:
+        translator.model(source, target)
+    expected = trace_sheet(load_shipped(sheet))
+    for name in ("encoder.output", "decoder.output"):  # the latter are vectors (3) and (5)
+        torch.testing.assert_close(tensors[name], expected[name].float(), rtol=1e-5, atol=1e-5)
