@@ -1,6 +1,7 @@
 """Rows of text files by one strict reader: \\n alone ends a line, and no line vanishes."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ class Row(NamedTuple):
     problem: str = ""
 
 
-def text_lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Generator[str, None, None]:
     """Lines as `wc -l` counts them; bytes that are not UTF-8 become lone surrogates."""
     try:
         with path.open("rb") as file:
@@ -83,11 +84,11 @@ def place_of(column: object, names: list[str], where: object) -> int:
 
 def aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
     """Line n of one file is the translation of line n of the other."""
-    both = zip_longest(text_lines(source_path), text_lines(target_path))
-    for number, (source, target) in enumerate(both, start=1):
-        if source is None or target is None:
-            raise DataError(misalignment(source_path, target_path))
-        yield Row(number, source.strip(), target.strip())
+    with closing(text_lines(source_path)) as sources, closing(text_lines(target_path)) as targets:
+        for number, (source, target) in enumerate(zip_longest(sources, targets), start=1):
+            if source is None or target is None:
+                raise DataError(misalignment(source_path, target_path))
+            yield Row(number, source.strip(), target.strip())
 
 
 def misalignment(source_path: Path, target_path: Path) -> str:
