@@ -30,6 +30,20 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="do not translate: show code points, graphemes, tokens, ids and unknowns",
     )  # fmt: skip
     parser.add_argument(
+        "--walkthrough", nargs="?", const="", metavar="FILE",
+        help="show how each sentence is translated; FILE.json or FILE.md writes it there",
+    )  # fmt: skip
+    parser.add_argument("--full", action="store_true", help="of a walk-through: every number")
+    parser.add_argument("--step", type=int, help="of a walk-through: one decoding step, from 1")
+    parser.add_argument(
+        "--only", metavar="PART",
+        help="of a walk-through: a part, such as decoder.layers.0.cross_attention",
+    )  # fmt: skip
+    parser.add_argument(
+        "--precision", type=int, default=3, help="of a walk-through: digits after the point"
+    )
+    parser.add_argument("--expected", metavar="TEXT", help="of a walk-through: the right answer")
+    parser.add_argument(
         "--checkpoint", choices=("last", "best"),
         help="default: best where the run's config selects one, else last",
     )  # fmt: skip
@@ -39,6 +53,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     options = parser.parse_args(arguments)
+    check_walkthrough(options)
     if options.tokens and options.scores:
         raise UsageError("--tokens does not translate, so that there are no --scores")
     if options.sentences and options.input:
@@ -51,6 +66,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if both and options.input.samefile(options.output):
         raise UsageError("--input and --output are the same file")
     return options
+
+
+def check_walkthrough(options: argparse.Namespace) -> None:
+    """Sort out what stands behind --walkthrough: a file to write, or already the sentence."""
+    is_asked = options.walkthrough is not None
+    if options.walkthrough and not options.walkthrough.endswith((".json", ".md")):
+        options.sentences.insert(0, options.walkthrough)
+        options.walkthrough = ""
+    details = options.full or options.step or options.only or options.expected
+    if details and not is_asked:
+        raise UsageError("--full, --step, --only and --expected go with --walkthrough")
+    if is_asked and (options.tokens or options.scores or options.output):
+        raise UsageError("--walkthrough does not go with --tokens, --scores or --output")
+    if not 0 <= options.precision <= 15:
+        raise UsageError(f"--precision {options.precision}: from 0 to 15 digits")
 
 
 def newest_run() -> Path:
@@ -72,12 +102,14 @@ def main(arguments: list[str]) -> int:
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.data.token_view import token_lines
     from minitransformer.decoding import Translator
+    from minitransformer.explain.showing import show_walkthroughs
     from minitransformer.line_translation import read_lines, translate_lines
     from minitransformer.prompt import run_prompt
 
     run = options.run or newest_run()
     translator = Translator.load(run, device=options.device, checkpoint=options.checkpoint)
     reads_stdin = not (options.sentences or options.input or options.tokens)
+    reads_stdin = reads_stdin and options.walkthrough is None
     if reads_stdin and not options.output and sys.stdin.isatty() and sys.stdout.isatty():
         run_prompt(translator, scores=options.scores)
         return 0
@@ -92,6 +124,9 @@ def main(arguments: list[str]) -> int:
         else:
             lines, at_a_time = read_lines(sys.stdin.buffer), 1  # answer before the next line comes
         try:
+            if options.walkthrough is not None:
+                show_walkthroughs(translator, lines, options)
+                return 0
             if options.tokens:
                 for text in lines:
                     print(

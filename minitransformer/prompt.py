@@ -1,38 +1,194 @@
-"""The interactive prompt: a sentence in, its translation out, until Ctrl-D."""
+"""The interactive prompt: a sentence in, its translation out; colon commands look inside it."""
 
 import contextlib
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
 
 from minitransformer.decoding import Translator
+from minitransformer.errors import UsageError, UserError, did_you_mean
+from minitransformer.explain.experiments import NOTHING, Experiment, head_of
+from minitransformer.explain.reasons import log_probabilities
+from minitransformer.explain.terminal_view import View, wants_colour
+from minitransformer.explain.walkthrough import Walkthrough, walk_through
 from minitransformer.line_translation import RUNNERS_UP, remarks, score_fields
+
+HELP = """\
+  :walk                     how the last sentence was translated, a block per token
+  :full                     the same with every number
+  :attention                where every token looked, layer by layer
+  :why                      what each token would have been worth without each source word
+  :hide 2                   take the second source word out (again: put it back)
+  :head encoder.0.1 off     switch off a head: encoder, decoder or cross, layer, head, from 0
+  :position off             leave the positions away
+  :force vamos              make the translation begin so
+  :reset                    undo all of these
+  :help                     this list"""
+
+
+class Prompt:
+    """Answers one line after the other; remembers the last sentence and what was changed."""
+
+    def __init__(self, translator: Translator, *, scores: bool) -> None:
+        self.translator = translator
+        self.scores = scores
+        self.sentence = ""
+        self.experiment = NOTHING
+        self.view = View(colour=wants_colour())
+
+    def answer(self, line: str) -> None:
+        """Translate a sentence, or carry out a command."""
+        if not line.startswith(":"):
+            self.translate(line)
+            return
+        name, *words = line[1:].split()
+        commands = {
+            "walk": self.walk, "full": self.full, "attention": self.attention, "why": self.why,
+            "hide": self.hide, "head": self.head, "position": self.position, "force": self.force,
+            "reset": self.reset, "help": self.help,
+        }  # fmt: skip
+        if name not in commands:
+            meant = did_you_mean(name, commands)
+            raise UsageError(f"no command ':{name}'{meant}; :help lists them")
+        commands[name](words)
+
+    def translate(self, text: str) -> None:
+        translation = self.translator.translate(
+            [text], runners_up=RUNNERS_UP if self.scores else 0
+        )[0]
+        for remark in remarks(translation, self.translator):
+            print(f"  ({remark})", file=sys.stderr)
+        print(translation.text)
+        if self.scores:
+            for field in score_fields(translation, self.translator):
+                print(f"  {field}")
+        if translation.source.words:
+            self.sentence = text
+            hidden = {place for place in self.experiment.hidden if place <= self.num_words()}
+            self.experiment = replace(self.experiment, hidden=frozenset(hidden))
+        if self.experiment != NOTHING:
+            self.compare()
+
+    def num_words(self) -> int:
+        return len(self.translator.tokenizer.encode_source(self.sentence).words)
+
+    def walked(self, experiment: Experiment) -> Walkthrough:
+        if not self.sentence:
+            raise UsageError("type a sentence first")
+        return walk_through(self.translator, self.sentence, experiment=experiment)
+
+    def walk(self, words: list[str]) -> None:
+        expect_nothing(words)
+        show(self.view.compact(self.walked(self.experiment)))
+
+    def full(self, words: list[str]) -> None:
+        expect_nothing(words)
+        show(self.view.full(self.walked(self.experiment)))
+
+    def attention(self, words: list[str]) -> None:
+        expect_nothing(words)
+        show(self.view.attention(self.walked(self.experiment)))
+
+    def why(self, words: list[str]) -> None:
+        expect_nothing(words)
+        show(self.view.why(self.walked(self.experiment)))
+
+    def help(self, words: list[str]) -> None:
+        print(HELP)
+
+    def reset(self, words: list[str]) -> None:
+        expect_nothing(words)
+        self.change(NOTHING)
+
+    def hide(self, words: list[str]) -> None:
+        self.walked(NOTHING)
+        most = self.num_words()
+        if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= most:
+            raise UsageError(f"name a source word by its number, from 1 to {most}: :hide 1")
+        self.change(replace(self.experiment, hidden=self.experiment.hidden ^ {int(words[0])}))
+
+    def head(self, words: list[str]) -> None:
+        if len(words) != 2 or words[1] not in ("on", "off"):
+            raise UsageError("name a head and on or off: :head encoder.0.0 off")
+        head_of(self.translator.model, words[0])
+        self.change(self.experiment.with_head(words[0], is_on=words[1] == "on"))
+
+    def position(self, words: list[str]) -> None:
+        if words not in (["on"], ["off"]):
+            raise UsageError("say on or off: :position off")
+        self.change(replace(self.experiment, positions_off=words == ["off"]))
+
+    def force(self, words: list[str]) -> None:
+        text = " ".join(words)
+        unknown = self.translator.tokenizer.target.encode(text, end=False).unknown
+        if unknown:
+            vocabulary = self.translator.tokenizer.target.ids
+            raise UsageError(
+                f"the target has no word '{unknown[0]}'{did_you_mean(unknown[0], vocabulary)}"
+            )
+        self.change(replace(self.experiment, forced=text))
+
+    def change(self, experiment: Experiment) -> None:
+        """Carry an experiment out, and show what it changed."""
+        self.walked(experiment)  # complains before anything is changed
+        self.experiment = experiment
+        self.compare()
+
+    def compare(self) -> None:
+        """The translation as it is and as it becomes, and what each of its tokens is worth then."""
+        before, now = self.walked(NOTHING), self.walked(self.experiment)
+        print(f"  {self.experiment or 'nothing is changed any more'}")
+        print(f"  before  {before.translation}")
+        print(f"  now     {now.translation}")
+        fed = [step.fed_id for step in before.steps]
+        produced = [step.produced_id for step in before.steps]
+        worth = [
+            log_probabilities(
+                walk.model, torch.tensor([walk.source_ids], device=device_of(walk)), fed, produced
+            )[0].exp().tolist()
+            for walk in (before, now)
+        ]  # fmt: skip
+        show(self.view.comparison([step.produced for step in before.steps], *worth))
+
+
+def device_of(walk: Walkthrough) -> torch.device:
+    return next(walk.model.parameters()).device
+
+
+def expect_nothing(words: list[str]) -> None:
+    if words:
+        raise UsageError(f"this command stands alone; '{' '.join(words)}' is too much")
+
+
+def show(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
 
 
 def run_prompt(translator: Translator, *, scores: bool) -> None:
-    """Translate what is typed; Ctrl-C clears the line, the arrow keys bring lines back."""
+    """Answer what is typed; Ctrl-C clears the line, the arrow keys bring lines back."""
     with contextlib.suppress(ImportError):  # there is none on some systems
         import readline  # noqa: F401 - input() uses it once it is loaded
     source = translator.tokenizer.source
     hint = f"of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:8])}"
     print(
         f"Type a sentence{f' {hint}' if source.token_name == 'word' else ''}.\n"
+        "Then :walk shows how it was translated, and :help what else there is.\n"
         "Ctrl-C clears the line, Ctrl-D leaves.",
         file=sys.stderr,
     )
+    prompt = Prompt(translator, scores=scores)
     while True:
         try:
-            text = input("> ")
+            text = input("> ").strip()
+            if text:
+                prompt.answer(text)
         except KeyboardInterrupt:
             print()
-            continue
         except EOFError:
             print()
             return
-        if not text.strip():
-            continue
-        translation = translator.translate([text], runners_up=RUNNERS_UP if scores else 0)[0]
-        for remark in remarks(translation, translator):
-            print(f"  ({remark})", file=sys.stderr)
-        print(translation.text)
-        if scores:
-            for field in score_fields(translation, translator):
-                print(f"  {field}")
+        except UserError as error:
+            print(f"  ({error})", file=sys.stderr)

@@ -6,6 +6,7 @@ import torch
 
 from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
+from minitransformer.decoding import Translator
 from minitransformer.settings import Config
 from minitransformer.storage import checksum
 from minitransformer.training.trainer import Trainer
@@ -25,6 +26,15 @@ def trainer_for(folder: Path, *changes: str, watchers=(), fresh: bool = False) -
     return Trainer(
         small_config(*changes), RunFolder(folder), torch.device("cpu"), list(watchers), fresh=fresh
     )
+
+
+def translator_for(folder: Path, *changes: str) -> Translator:
+    """A translator that has learnt nothing yet, of any shape."""
+    trainer = trainer_for(folder, *changes)
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():  # biases and norms start at constants
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return Translator(trainer.model.eval(), trainer.tokenizer, trainer.config)
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:

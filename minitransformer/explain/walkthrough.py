@@ -1,0 +1,188 @@
+"""One translation, watched: every tensor that was computed, from the source to the last <EOS>."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
+from minitransformer.decoding import Translator
+from minitransformer.errors import DataError
+from minitransformer.explain.experiments import NOTHING, Experiment, changed_model
+from minitransformer.explain.reasons import losses_without
+from minitransformer.explain.stages import (
+    AttentionStage,
+    HeadStage,
+    Labels,
+    Stage,
+    stages_of,
+)
+from minitransformer.model.trace import record
+from minitransformer.model.transformer import Memory, Transformer
+
+
+class Candidate(NamedTuple):
+    """A token that could have been produced."""
+
+    id: int
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class DecodingStep:
+    """One produced token, with everything that led to it."""
+
+    number: int  # from 1
+    fed_id: int
+    fed: str
+    stages: list[Stage]
+    head: HeadStage
+    candidates: list[Candidate]  # the most probable ones, best first
+    produced_id: int
+    produced: str
+    is_forced: bool
+    expected: str = ""  # what a reference has here, if there is one
+    # The change of its log-probability without each source word; None for what cannot be taken out.
+    why: list[float | None] = field(default_factory=list)
+
+    @property
+    def probability(self) -> float:
+        return float(self.head.probabilities[self.produced_id])
+
+    @property
+    def cross_attention(self) -> AttentionStage:
+        """The last layer's look at the source."""
+        found = [each for each in self.stages if isinstance(each, AttentionStage)]
+        return found[-1]
+
+
+@dataclass(frozen=True)
+class Walkthrough:
+    """A translation with every value of it; `check()` in checking.py recomputes them all."""
+
+    model: Transformer
+    text: str
+    source: list[str]
+    source_ids: list[int]
+    hidden: list[bool]  # source words that an experiment has taken out
+    encoder: list[Stage]
+    steps: list[DecodingStep]
+    translation: str
+    is_finished: bool
+
+    def stages(self) -> Iterator[tuple[int, Stage]]:
+        """Every stage with the number of its decoding step; 0 is the encoder."""
+        for stage in self.encoder:
+            yield 0, stage
+        for step in self.steps:
+            for stage in (*step.stages, step.head):
+                yield step.number, stage
+
+
+NUM_CANDIDATES = 5
+
+
+@torch.no_grad()
+def walk_through(
+    translator: Translator,
+    text: str,
+    *,
+    expected: str = "",
+    experiment: Experiment = NOTHING,
+) -> Walkthrough:
+    """Translate a sentence greedily and keep every value."""
+    encoded = translator.tokenizer.encode_source(text)
+    if not encoded.words:
+        raise DataError("there is no word to walk through")
+    places = translator.fit(list(range(len(encoded.ids))))  # those that the model takes
+    source = [encoded.tokens[place] for place in places]
+    hidden = [place + 1 in experiment.hidden for place in places]
+    ids = [PAD_ID if hidden[n] else encoded.ids[place] for n, place in enumerate(places)]
+    if all(hidden):
+        raise DataError("every source word is hidden; leave one")
+    model = changed_model(translator.model, experiment).eval()
+    device = next(model.parameters()).device
+    with record(model) as tensors:
+        memory = model.encode(torch.tensor([ids], device=device))
+    labels = Labels(source, ids, source, source, memory.mask[0, 0])
+    target = translator.tokenizer.target
+    forced = target.encode(experiment.forced, end=False).ids if experiment.forced else []
+    steps = decode(translator, model, memory, labels, forced)
+    if expected:
+        reference = translator.tokenizer.encode_target(expected).tokens
+        steps = [
+            replace(step, expected=token)
+            for step, token in zip_longest(steps, reference[: len(steps)], fillvalue="")
+            if isinstance(step, DecodingStep)
+        ]
+    fed, produced = [step.fed_id for step in steps], [step.produced_id for step in steps]
+    reasons = losses_without(model, ids, fed, produced)
+    return Walkthrough(
+        model=model,
+        text=text,
+        source=source,
+        source_ids=ids,
+        hidden=hidden,
+        encoder=list(stages_of(model.encoder, "encoder", tensors, labels)),
+        steps=[replace(step, why=why) for step, why in zip(steps, reasons, strict=True)],
+        translation=target.decode(produced),
+        is_finished=produced[-1] == EOS_ID,
+    )
+
+
+def decode(
+    translator: Translator, model: Transformer, memory: Memory, source: Labels, forced: list[int]
+) -> list[DecodingStep]:
+    """Greedy decoding, one recorded call per token; the first tokens may be forced."""
+    names = translator.tokenizer.target.tokens
+    cache = model.new_cache(memory)
+    fed = [translator.tokenizer.start_id]
+    steps: list[DecodingStep] = []
+    while len(steps) < translator.max_length and (not steps or fed[-1] != EOS_ID):
+        last = fed[-1]
+        with record(model) as tensors:
+            logits = model.decode(
+                torch.tensor([[last]], device=memory.states.device), memory, cache
+            )
+        labels = replace(
+            source, tokens=[names[last]], ids=[last], earlier=[names[id] for id in fed]
+        )
+        head = HeadStage(
+            path="head",
+            state=tensors["decoder.output"][0, 0],
+            logits=logits[0, 0],
+            probabilities=logits[0, 0].softmax(-1),
+        )
+        candidates = best_candidates(head.probabilities, names)
+        is_forced = len(steps) < len(forced)
+        choice = forced[len(steps)] if is_forced else candidates[0].id
+        steps.append(
+            DecodingStep(
+                number=len(steps) + 1,
+                fed_id=last,
+                fed=names[last],
+                stages=list(stages_of(model.decoder, "decoder", tensors, labels)),
+                head=head,
+                candidates=candidates,
+                produced_id=choice,
+                produced=names[choice],
+                is_forced=is_forced,
+            )
+        )
+        fed.append(choice)
+    return steps
+
+
+def best_candidates(probabilities: Tensor, names: list[str]) -> list[Candidate]:
+    """The most probable tokens that may be produced."""
+    allowed = probabilities.clone()
+    allowed[[PAD_ID, BOS_ID]] = -1  # never labels, so never answers
+    best, ids = allowed.topk(min(NUM_CANDIDATES, len(names) - 2))
+    return [
+        Candidate(id, names[id], probability)
+        for id, probability in zip(ids.tolist(), best.tolist(), strict=True)
+    ]

@@ -1,0 +1,252 @@
+"""A walk-through shows what the model computed, and notices when it does not."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitransformer.data.tokens import PAD_ID
+from minitransformer.decoding import Translator
+from minitransformer.errors import DataError
+from minitransformer.explain.attention_view import AttentionView, attention_views
+from minitransformer.explain.checking import Mismatch, check
+from minitransformer.explain.experiments import Experiment
+from minitransformer.explain.reasons import log_probabilities
+from minitransformer.explain.stages import AttentionStage, EmbeddingStage, ResidualStage
+from minitransformer.explain.walkthrough import walk_through
+from minitransformer.explain.worked.engine import work_through
+from minitransformer.explain.worked.numbers import is_rounded, is_same
+from minitransformer.explain.worked.sheet_reader import load_shipped
+from minitransformer.model.trace import record
+from tests.processes import run
+from tests.small_runs import translator_for
+
+MODERN = ("model.num_heads=4", "model.num_encoder_layers=2", "model.num_decoder_layers=2",
+          "model.d_ff=24", "model.attention_output=true", "model.bias=true")  # fmt: skip
+SHAPES = {
+    "tiny": (),
+    "pre-norm": (*MODERN, "model.norm=pre", "model.source_end=true", "model.start_token=bos"),
+    "post-norm": (*MODERN, "model.norm=post", "model.position=learned"),
+    "rotary": (*MODERN, "model.norm=pre", "model.position=rotary"),
+    "bpe": (*MODERN, "model.position=none", "tokenizer.kind=bpe", "tokenizer.max_size=60",
+            "tokenizer.joint=true", "model.share_embeddings=all", "model.scale_embeddings=true"),
+}  # fmt: skip
+SENTENCE = "My brother has a red car"
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+
+
+@pytest.fixture(scope="module")
+def translators(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("walks")
+    return {name: translator_for(folder / name, *changes, "model.max_length=12", "data.limit=0")
+            for name, changes in SHAPES.items()}  # fmt: skip
+
+
+@every_shape
+def test_a_walk_is_the_translation_and_checks_itself(shape, translators):
+    translator = translators[shape]
+    walk = walk_through(translator, SENTENCE)
+    translation = translator.translate([SENTENCE])[0]
+    assert [step.produced for step in walk.steps] == translation.tokens
+    assert walk.translation == translation.text
+    assert [step.probability for step in walk.steps] == pytest.approx(
+        [choice.probability for choice in translation.choices], abs=1e-5
+    )
+    assert check(walk) > 1000
+
+
+@every_shape
+def test_step_t_is_row_t_of_the_teacher_forced_trace(shape, translators):
+    translator = translators[shape]
+    translator.model.double()
+    try:
+        walk = walk_through(translator, SENTENCE)
+        fed = torch.tensor([[step.fed_id for step in walk.steps]])
+        with torch.no_grad(), record(translator.model) as forced:
+            translator.model(torch.tensor([walk.source_ids]), fed)
+    finally:
+        translator.model.float()
+    for step in walk.steps:
+        row = step.number - 1
+        assert torch.allclose(step.head.logits, forced["logits"][0, row], atol=1e-10)
+        for stage in step.stages:
+            if isinstance(stage, AttentionStage):
+                seen = len(stage.keys)
+                for name in ("query", "context"):
+                    expected = forced[f"{stage.path}.{name}"][0, :, row]
+                    assert torch.allclose(getattr(stage, name)[:, 0], expected, atol=1e-10)
+                expected = forced[f"{stage.path}.weights"][0, :, row, :seen]
+                assert torch.allclose(stage.weights[:, 0], expected, atol=1e-10)
+            elif isinstance(stage, ResidualStage):
+                expected = forced[f"{stage.path}.total"][0, row]
+                assert torch.allclose(stage.total[0], expected, atol=1e-10)
+
+
+@every_shape
+def test_any_recorded_value_that_is_changed_is_named(shape, translators):
+    walk = walk_through(translators[shape], SENTENCE)
+    for number, stage in walk.stages():
+        if number > 2:  # later steps are like the second
+            break
+        for field in dataclasses.fields(stage):
+            tensor = getattr(stage, field.name)
+            if not isinstance(tensor, Tensor):
+                continue
+            place = tuple(size // 2 for size in tensor.shape)
+            kept = tensor[place].clone()
+            tensor[place] = ~kept if tensor.dtype == torch.bool else kept + 0.01 * (1 + abs(kept))
+            with pytest.raises(Mismatch) as caught:
+                check(walk)
+            at = "encoder" if number == 0 else f"decoding step {number}"
+            assert str(caught.value).startswith(f"{at}: {stage.path}.{field.name}")
+            tensor[place] = kept
+    check(walk)
+
+
+def test_a_changed_choice_is_named(translators):
+    walk = walk_through(translators["tiny"], SENTENCE)
+    changes = {
+        "produced": {"produced_id": 5 if walk.steps[0].produced_id != 5 else 6},
+        "candidates.id": {"candidates": walk.steps[0].candidates[::-1]},
+        "why": {"why": [change + 1 for change in walk.steps[0].why]},
+    }
+    for name, change in changes.items():
+        first = dataclasses.replace(walk.steps[0], **change)
+        with pytest.raises(Mismatch, match=rf"decoding step [12]: {re.escape(name)}|fed"):
+            check(dataclasses.replace(walk, steps=[first, *walk.steps[1:]]))
+
+
+@every_shape
+def test_any_weight_that_is_changed_is_noticed(shape, translators):
+    translator = translators[shape]
+    walk = walk_through(translator, SENTENCE)
+    for name, parameter in translator.model.named_parameters():
+        kept = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.mul_(1.1).add_(0.1)
+        with pytest.raises(Mismatch) as caught:
+            check(walk)
+        module = name.rsplit(".", 1)[0].removesuffix(".positions")
+        assert module.split(".")[-1] in str(caught.value) or "embedding" in str(caught.value)
+        with torch.no_grad():
+            parameter.copy_(kept)
+    check(walk)
+
+
+def test_why_is_the_loss_when_a_word_is_hidden(translators):
+    translator = translators["pre-norm"]
+    walk = walk_through(translator, SENTENCE)
+    fed, produced = ([getattr(step, name) for step in walk.steps]
+                     for name in ("fed_id", "produced_id"))  # fmt: skip
+    for place in range(len(walk.source)):
+        ids = list(walk.source_ids)
+        ids[place] = PAD_ID
+        full, without = log_probabilities(
+            translator.model, torch.tensor([walk.source_ids, ids]), fed, produced
+        ).tolist()
+        expected = [b - a for a, b in zip(full, without, strict=True)]
+        assert [step.why[place] for step in walk.steps] == pytest.approx(expected, abs=1e-5)
+    one_word = walk_through(translators["tiny"], "Ana")
+    assert one_word.steps[0].why == [None]
+    check(one_word)
+
+
+def test_hiding_a_word_hides_it_from_everybody(translators):
+    for translator in translators.values():
+        walk = walk_through(translator, SENTENCE, experiment=Experiment(hidden=frozenset({2})))
+        check(walk)
+        for view in attention_views(walk):
+            if view.look != "masked self-attention":
+                assert view.weights[:, :, 1].abs().max() == 0
+                assert not view.allowed[:, 1].any()
+    with pytest.raises(DataError, match="every source word is hidden"):
+        walk_through(translators["tiny"], "Ana", experiment=Experiment(hidden=frozenset({1})))
+
+
+def test_a_head_that_is_off_finds_nothing_and_positions_can_be_left_away(translators):
+    translator = translators["post-norm"]
+    before = {name: value.clone() for name, value in translator.model.named_parameters()}
+    off = Experiment(heads_off=frozenset({"encoder.1.2", "cross.0.3"}), positions_off=True)
+    walk = walk_through(translator, SENTENCE, experiment=off)
+    check(walk)
+    stages = {stage.path: stage for _, stage in walk.stages()}
+    assert stages["encoder.layers.1.self_attention"].context[2].abs().max() == 0
+    assert stages["encoder.layers.1.self_attention"].context[1].abs().max() > 0
+    assert stages["decoder.layers.0.cross_attention"].context[3].abs().max() == 0
+    assert all(each.positions is None for each in walk.encoder if isinstance(each, EmbeddingStage))
+    for name, value in translator.model.named_parameters():
+        assert torch.equal(value, before[name])  # the model itself is as it was
+
+
+def test_a_translation_can_be_forced_to_begin_otherwise(translators):
+    translator = translators["tiny"]
+    walk = walk_through(translator, SENTENCE, experiment=Experiment(forced="Voy a"))
+    check(walk)
+    assert [step.produced for step in walk.steps[:2]] == ["Voy", "a"]
+    assert [step.is_forced for step in walk.steps[:3]] == [True, True, False]
+    assert walk.steps[1].fed == "Voy"
+
+
+def test_views_have_a_word_for_every_row_and_column(translators):
+    walk = walk_through(translators["pre-norm"], SENTENCE)
+    views = list(attention_views(walk))
+    assert [view.look for view in views] == ["self-attention"] * 2 + [
+        "masked self-attention", "cross-attention"] * 2  # fmt: skip
+    for view in views:
+        assert view.weights.sum(-1) == pytest.approx(torch.ones(view.weights.shape[:2]).numpy())
+    assert views[3].queries == ["<BOS>", *views[3].produced[:-1]]
+    with pytest.raises(ValueError, match="words for"):
+        dataclasses.replace(views[0], keys=views[0].keys[1:])
+    with pytest.raises(ValueError, match="tokens produced"):
+        dataclasses.replace(views[3], produced=["a"])
+    assert isinstance(views[0], AttentionView)
+
+
+@pytest.fixture(scope="module")
+def lets_go(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lets-go")
+    run("train.py", "--config", "lets-go.yaml", "--set", "training.start_from=lets-go-as-printed",
+        folder=folder)  # fmt: skip
+    return Translator.load(folder / "runs" / "lets-go")
+
+
+def test_the_walk_of_lets_go_is_the_sheet(lets_go):
+    """Every value of the sheet's steps (1) to (5), at its precision where it has no slip."""
+    walk = walk_through(lets_go, "Let's go", expected="Vamos")
+    assert [step.produced for step in walk.steps] == ["Vamos", "<EOS>"]
+    recorded = {}
+    for number, stage in walk.stages():
+        for name in ("output", "query", "key", "value", "scores", "weights", "context", "total"):
+            if isinstance(getattr(stage, name, None), Tensor):
+                rows = getattr(stage, name).reshape(-1, getattr(stage, name).shape[-1])
+                new = rows if number == 0 or "cross" in stage.path else rows[-1:]
+                path = f"{stage.path}.{name}".replace("_residual.total", "_residual.output")
+                recorded.setdefault(path, []).append((number, new))
+    # There is no norm, so the last sums are the outputs of encoder and decoder.
+    recorded["encoder.output"] = recorded["encoder.layers.0.self_attention_residual.output"]
+    recorded["decoder.output"] = recorded["decoder.layers.0.cross_attention_residual.output"]
+    compared = 0
+    for each in work_through(load_shipped("lets-go-as-printed")).steps:
+        if not each.step.traced:
+            continue
+        path, row, column = re.fullmatch(r"([\w.]+)\[(\d+)(?:,(\d+))?\]", each.step.traced).groups()
+        tables = recorded[path]
+        is_by_step = tables[0][0] > 0 and not re.search(r"cross_attention\.(key|value)", path)
+        found = tables[int(row) - 1][1][-1] if is_by_step else tables[0][1][int(row) - 1]
+        found = found[int(column) - 1 :][:1] if column else found
+        assert found.tolist() == pytest.approx(each.values.exact[0].tolist(), abs=2e-5)
+        for cell, judged in each.judged.items():
+            if judged.how in ("agrees", "nearest", "half-down", "truncated"):
+                value = float(found[cell[1] - 1])
+                rounding = "nearest" if judged.how == "agrees" else judged.how
+                assert is_rounded(judged.printed, value, rounding) or is_same(judged.printed, value)
+                compared += 1
+    assert compared > 45
+
+
+def test_the_walk_of_school_goes_in_the_order_of_the_sheet(tiny_bn):
+    walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
+    assert [step.produced for step in walk.steps] == ["আমি", "স্কুলে", "যাই", "<EOS>"]
+    assert [step.fed for step in walk.steps] == ["<EOS>", "আমি", "স্কুলে", "যাই"]
