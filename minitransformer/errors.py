@@ -22,6 +22,12 @@ class ConfigError(UserError):
     exit_code = 2
 
 
+class SheetError(UserError):
+    """A worked sheet that cannot be worked through; the message names the place."""
+
+    exit_code = 2
+
+
 class DataError(UserError):
     """A corpus or an input file that cannot be used."""
 

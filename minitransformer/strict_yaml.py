@@ -76,7 +76,7 @@ def write_yaml(data: Any) -> str:
 def read_yaml(text: str, where: str, loader: type[StrictLoader] = StrictLoader) -> Any:
     """Read one YAML document as plain data; `where` names it in error messages."""
     if len(text) > LARGEST_DOCUMENT:
-        raise ConfigError(f"{where}: {len(text):,} characters is too long for a config")
+        raise ConfigError(f"{where}: {len(text):,} characters is too long")
     try:
         return yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:

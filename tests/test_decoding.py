@@ -92,6 +92,15 @@ def test_runners_up_are_the_next_most_probable_tokens():
     assert found == pytest.approx(best.values.tolist(), abs=1e-6)
 
 
+def test_a_small_vocabulary_runs_out_of_runners_up():
+    model = build(VARIANTS["seed"])
+    for choices in greedy(model, ids(2, 5), start_id=EOS_ID, limits=[4, 4], runners_up=50):
+        for choice in choices:
+            named = {choice.id, *(id for id, _ in choice.runners_up)}
+            assert named == set(range(11)) - {PAD_ID, BOS_ID}
+            assert min(probability for _, probability in choice.runners_up) >= 0
+
+
 def test_decoding_switches_dropout_off_and_leaves_the_mode_as_it_was():
     model = build(VARIANTS["shared-all"]).train()
     source = ids(2, 5)

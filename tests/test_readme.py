@@ -113,7 +113,7 @@ def test_the_worked_samples_are_real(tmp_path):
     def worked(*arguments: object) -> str:
         return run("minitransformer/explain/worked/__main__.py", *arguments, folder=tmp_path).out
 
-    step = next(block for block in blocks("") if block.startswith("  5  E = Q K^T"))
+    step = next(block for block in blocks("") if block.startswith("  5  E: E = Q K^T"))
     assert step in worked("self-attention-3x4")
     (tmp_path / "homework.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     verdict = next(block for block in blocks("") if block.startswith("first slip"))

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from minitransformer.decoding import Translator
+from minitransformer.explain.worked.engine import work_through
+from minitransformer.explain.worked.run_tensors import run_tensors
 from minitransformer.explain.worked.sheet_model import trace_sheet
 from minitransformer.explain.worked.sheet_reader import SHIPPED, load_shipped
 from minitransformer.model.trace import record
@@ -51,8 +53,8 @@ def test_other_formats(tmp_path):
     assert {"cell": [1, 2], "printed": "-inf", "ours": "-inf", "verdict": "agrees",
             "how": "agrees"} in values  # fmt: skip
     markdown = worked(tmp_path, "exam-q1", "--markdown").out
-    assert "| Z = A V | `times(A, V)` | [3.4, 3.8, 1.8; 3.5, 4.0, 1.8; 3.5, 3.9, 1.8] |" in markdown
-    assert "- Z = A V: slip 19 at Z [2,2]: printed 4.0; right 3.9285." in markdown
+    assert "| `times(A, V)` | [3.4, 3.8, 1.8; 3.5, 4.0, 1.8; 3.5, 3.9, 1.8] |" in markdown
+    assert "- Z: slip 19 at [2,2]: printed 4.0; right 3.9285." in markdown
     latex = worked(tmp_path, "--latex").out
     assert latex.count(r"\begin{document}") == latex.count(r"\end{document}") == 1
     assert latex.count(r"\begin{bmatrix}") == latex.count(r"\end{bmatrix}") > 250
@@ -61,6 +63,13 @@ def test_other_formats(tmp_path):
     bare = re.sub(r"\\.", "", latex)
     assert bare.count("{") == bare.count("}")
     assert "%" not in "".join(bare.splitlines()[1:])
+
+
+def test_the_operations_are_listed(tmp_path):
+    listed = worked(tmp_path, "--operations").out
+    assert "dot_scores(Q, K)                  Q Kᵀ, a row per query\n" in listed
+    assert all(len(line) <= 100 for line in listed.splitlines())
+    assert len(listed.splitlines()) >= 40
 
 
 def test_homework_with_a_slip_exits_with_1(tmp_path):
@@ -72,6 +81,8 @@ def test_homework_with_a_slip_exits_with_1(tmp_path):
     wrong = worked(tmp_path, "--file", "mine.yaml")
     assert wrong.code == 1
     assert "first slip: step E, cell [1,3]: printed 9, right 5" in wrong.out
+    found = json.loads(worked(tmp_path, "--file", "mine.yaml", "--json").out)["found"]
+    assert [(each["step"], each["cell"], each["follow"]) for each in found] == [("E", [1, 3], [])]
 
 
 @pytest.mark.parametrize(
@@ -80,12 +91,13 @@ def test_homework_with_a_slip_exits_with_1(tmp_path):
         (["let-go"], 2, "there is no example 'let-go': did you mean 'lets-go'?"),
         (["lets-go", "--file", "x"], 2, "give the name of an example or --file, not both"),
         (["--json", "--latex"], 2, "not allowed with argument"),
-        (["--file", "absent.yaml"], 1, "absent.yaml: No such file or directory"),
-        (["--file", "."], 1, "Is a directory"),
-        (["--file", "latin1.yaml"], 1, "latin1.yaml: not readable as UTF-8"),
+        (["--file", "absent.yaml"], 2, "absent.yaml: No such file or directory"),
+        (["--file", "."], 2, "Is a directory"),
+        (["--file", "latin1.yaml"], 2, "latin1.yaml: not readable as UTF-8"),
         (["--file", "broken.yaml"], 2, "broken.yaml: line 2:"),
         (["lets-go", "--run", "."], 1, "lets-go has its own numbers: it needs no --run"),
         (["school", "--run", "absent"], 1, "absent is not a run folder"),
+        (["broken.yaml"], 2, "broken.yaml is a file: check it with --file broken.yaml"),
         (["--run", "x"], 2, "--run goes with the name of a procedure, such as school"),
     ],
 )
@@ -111,7 +123,7 @@ def test_a_procedure_in_words_is_checked_on_a_trained_run(tiny_bn, tmp_path):
     assert difference < 1e-12
 
 
-def test_a_run_that_does_something_else_fails_the_procedure(tmp_path, tiny):
+def test_a_run_that_does_not_know_the_words_says_so(tmp_path, tiny):
     result = worked(tmp_path, "school", "--run", tiny.path)
     assert result.code == 1
     assert "does not know the words of “I go to school → আমি স্কুলে যাই”" in result.err
@@ -133,3 +145,14 @@ def test_the_sheets_vectors_are_decoded_with_a_head_of_its_own(sheet, tmp_path):
     expected = trace_sheet(load_shipped(sheet))
     for name in ("encoder.output", "decoder.output"):  # the latter are vectors (3) and (5)
         torch.testing.assert_close(tensors[name], expected[name].float(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_that_computes_something_else_fails_the_procedure(tiny_bn):
+    sheet = load_shipped("school")
+    tensors = run_tensors(sheet, tiny_bn.path)
+    assert work_through(sheet, tensors).is_explained
+    for name in ("states", "Q", "updated_V", "memory", "latest", "cross_K", "output", "logits"):
+        changed = {**tensors, name: tensors[name].flip(0) + 0.1}
+        worked = work_through(sheet, changed)
+        assert not worked.is_explained, name
+        assert any("it is 'unexplained'" in complaint for complaint in worked.complaints)

@@ -1,12 +1,17 @@
 """A reader's own sheet: a slip is found at its cell, rounding is none, mistakes have a place."""
 
+import copy
+
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitransformer.errors import UserError
+from minitransformer.explain.worked.documents import sheet_json, sheet_markdown
 from minitransformer.explain.worked.engine import work_through
+from minitransformer.explain.worked.latex import latex_document
 from minitransformer.explain.worked.report import sheet_text
 from minitransformer.explain.worked.sheet_reader import read_sheet
 
@@ -163,8 +168,8 @@ def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
         (("softmax(S)", "softmax(SS)"), "step 'A': softmax(SS): no matrix 'SS'"),
         (("softmax(S)", "sofmax(S)"), "no operation 'sofmax': did you mean 'softmax'?"),
         (("softmax(S)", "softmax(S"), "step 6 'A': compute: 'softmax(S': not a formula"),
-        (("softmax(S)", "S * 2"), "'S * 2' is neither a call, a name nor a number"),
-        (("softmax(S)", "softmax(S, 3)"), "step 'A': softmax(S, 3) does not work: S is 3×3"),
+        (("softmax(S)", "S * 2"), "'S * 2' is written with an operation: times(A, B)"),
+        (("softmax(S)", "softmax(S, 3)"), "step 'A': softmax(S, 3): write it as softmax(S)"),
         (("  W_K: [[0, 1], [1, 1]]\n", ""), "step 'K': times(X, W_K): no matrix 'W_K'"),
         (("[[0, 1], [1, 1]]", "[[0, one], [1, 1]]"), "given W_K [1,2]: expected a number"),
         (("[2, 3, 5]", "[2, three, 5]"), "step 4 'E': printed [1,2]: expected a number"),
@@ -176,13 +181,24 @@ def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
         (("title: Homework", "rounding: up"), "rounding: choose nearest, truncated, any; got 'up'"),
         (("steps:", "stepz:"), "unknown key 'stepz': did you mean 'steps'?"),
         (("    compute: times(X, W_Q)\n", ""), "step 1 'Q': has neither compute nor text"),
-        (("X: [[1, 0]", "X: [[1e999, 0]"), "given X [1,1]: expected a number, got '1e999'"),
+        (("X: [[1, 0]", "X: [[1e999, 0]"), "given X [1,1]: expected a number such as"),
         (("softmax(S)", "__import__('os')"), "there is no operation '__import__'"),
         (("softmax(S)", "X.T"), "'X.T' is neither a call, a name nor a number"),
         (("softmax(S)", "root(" * 300), "is too long"),
-        (("softmax(S)", "row(S, 0)"), "there is no row 0 in 3×3"),
+        (("softmax(S)", "row(S, 0)"), "row of 3×3: expected a whole number from 1 to 3, got 0"),
         (("softmax(S)", "row(S, one)"), "no matrix 'one'"),
-        (("softmax(S)", "output_shape('mlp', 'fc9')"), "does not work"),
+        (("softmax(S)", "output_shape('mlp', 'fc9')"), "'mlp' has no layer 'fc9' (there: "),
+        (("softmax(S)", "softmax(S, masked=true)"), "write True, with a capital"),
+        (("softmax(S)", "masked(row(S, 1))"), "scores of all tokens are square; these are 1×3"),
+        (("softmax(S)", "sinusoid(1.5, 4)"), "position: expected a whole number from 0"),
+        (("softmax(S)", "sinusoid(1, 3)"), "width: expected an even number, got 3"),
+        (("softmax(S)", "scaled(S, -4)"), "must be a positive number"),
+        (("softmax(S)", "widths('mlp')"), "'mlp' is not recurrent"),
+        (("softmax(S)", "product(S, X)"), "3×3 times, number by number, 3×2: the sizes differ"),
+        (("softmax(S)", "plus('a', 'b')"), "'a' is a text, not a matrix"),
+        (("softmax(S)", "dot_scores(K, Q, Q)"), "write it as dot_scores(Q, K)"),
+        (("[[2, 0], [1, 3], [3, 3]]", "[[2, 1, 3], [0, 3, 3]]"), "it seems to be transposed"),
+        (("title: Homework", "repeats: let-go"), "there is no sheet 'let-go': did you mean 'lets"),
         (("title: Homework", "given: 5"), "the key 'given' stands twice"),
     ],
 )  # fmt: skip
@@ -220,3 +236,186 @@ def test_what_is_no_sheet_at_all_gets_one_line(text):
         worked(text)
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
+
+
+def hows(text: str) -> dict[str, str]:
+    """What is said of every number that is wrong."""
+    return {
+        f"{each.step.name}{list(cell)}": judged.how
+        for each in worked(text).steps
+        for cell, judged in each.judged.items()
+        if judged.verdict not in ("agrees", "rounded", "ocr", "not_checkable")
+    }
+
+
+def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -> str:
+    listed = "\n".join(f"  - {{{line}}}" for line in lines)
+    return f"rounding: {rounding}\ngiven: {{{given}}}\nsteps:\n{listed}\n"
+
+
+@pytest.mark.parametrize(
+    ("sheet", "wrong"),
+    [
+        (  # a step that nobody printed stands between a slip and what follows from it
+            steps(
+                "name: Q, compute: 'times(X, W)', printed: [[1, 1], [0, 3]]",
+                "name: E, compute: 'dot_scores(Q, X)'",
+                "name: A, compute: 'softmax(scaled(E, 2))', printed: [[0.33, 0.67], [0.01, 0.99]]",
+                given="X: [[1, 0], [0, 2]], W: [[1, 1], [0, 1]]",
+            ),
+            {"Q[2, 2]": "unexplained", "A[2, 1]": "follows Q[2,2] nearest",
+             "A[2, 2]": "follows Q[2,2] nearest"},
+        ),
+        (  # a slip, a second one in what follows, and then on with what the first one gave
+            steps("name: F, compute: a, printed: [1, 3, 4]",
+                  "name: G, compute: 'product(F, 10)', printed: [10, 40, 40]",
+                  "name: H, compute: 'product(G, 10)', printed: [100, 300, 400]"),
+            {"F[1, 2]": "unexplained", "G[1, 2]": "unexplained",
+             "H[1, 2]": "follows F[2] mended nearest"},
+        ),
+        (  # a slip, and on with the right value: nothing follows
+            steps("name: F, compute: a, printed: [1, 3, 4]",
+                  "name: G, compute: 'product(F, 10)', printed: [10, 20, 40]"),
+            {"F[1, 2]": "unexplained"},
+        ),
+        (  # the same where numbers are cut: 2.6, not 2.7, is what should have stood there
+            steps("name: Q, compute: a, printed: 9.6",
+                  "name: Y, compute: 'product(Q, 100)', printed: 260",
+                  given="a: 2.67", rounding="truncated"),
+            {"Q[1, 1]": "unexplained"},
+        ),
+        (  # a calculator goes on with the slip, and rounds only what is written down
+            steps("name: s, compute: 'scaled(a, 2)', printed: [0.71, 1.41, 2.38]",
+                  "name: p, compute: 'softmax(s)', printed: [0.12, 0.24, 0.64]",
+                  "name: c, compute: 'times(p, h)', printed: [13.95, 21.56]",
+                  given="a: [1, 2, 4], h: [[10, 0], [0, 10], [20, 30]]"),
+            {"s[1, 3]": "unexplained", "p[1, 1]": "follows s[3] nearest",
+             "p[1, 2]": "follows s[3] nearest", "p[1, 3]": "follows s[3] nearest",
+             "c[1, 1]": "follows s[3] carried nearest", "c[1, 2]": "follows s[3] carried nearest"},
+        ),
+        (  # two slips that only together change what is printed
+            steps("name: F, compute: a, printed: [1.2, 2.2, 4]",
+                  "name: G, compute: 'total(F)', printed: 7.4"),
+            {"F[1, 1]": "unexplained", "F[1, 2]": "unexplained",
+             "G[1, 1]": "follows F[1]+F[2] nearest"},
+        ),
+        (  # a reprinted slip is no second one
+            steps("name: F, compute: a, printed: [1, 3, 4]",
+                  "name: H, compute: F, printed: [1, 3, 4], reprint: true"),
+            {"F[1, 2]": "unexplained", "H[1, 2]": "follows F[2] nearest"},
+        ),
+        (  # beside numbers with decimals, a bare 0 or 1 is no rounding of 0.33
+            steps("name: F, compute: 'softmax(a)', printed: [0.04, 0, 1]"),
+            {"F[1, 2]": "unexplained", "F[1, 3]": "unexplained"},
+        ),
+        (  # unless the step says that it is
+            steps("name: F, compute: 'softmax(a)', printed: [0.04, 0, 1], decimals: 0"), {},
+        ),
+        (  # an empty cell is nobody's slip
+            steps("name: F, compute: a, printed: [1, '?', 4]",
+                  "name: G, compute: 'product(F, 10)', printed: [10, 20, 40]"), {},
+        ),
+        (steps("name: F, compute: 'product(a, 10000000000)', printed: [10000000005, 2e10, 4e10]"),
+         {"F[1, 1]": "unexplained"}),
+        (  # a slip that the sheet announces itself
+            steps("name: F, compute: a, printed: [1, 3, 4]",
+                  "name: G, compute: 'product(F, 10)', printed: [10, 30, 40]")
+            + "slips: [{number: 7, step: F, cells: [2], wrote: 3, right: 2, as: 'entry(a, 1, 2)'}]",
+            {"F[1, 2]": "unexplained", "G[1, 2]": "follows F[2] nearest"},
+        ),
+        (
+            steps("name: F, compute: a, printed: [1, 3, 4]",
+                  "name: G, compute: 'product(F, 10)', printed: [10, 30, 40]")
+            + "slips: [{number: 7, step: F, cells: [2], wrote: 3, right: 2, as: 'root(9)'}]",
+            {"F[1, 2]": "slip 7", "G[1, 2]": "follows 7 nearest"},
+        ),
+        (  # damaged and unclear places of one's own
+            steps("name: F, compute: a, printed: [1, 2, 4], scan: [{cell: 2, shows: Z}]",
+                  "name: G, compute: 'product(F, 2)', printed: [2, 9, 8], uncheckable: {cells: 2}"),
+            {},
+        ),
+    ],
+)  # fmt: skip
+def test_slips_of_every_kind(sheet, wrong):
+    assert hows(sheet) == wrong
+
+
+def test_the_summary_names_every_slip_and_says_when_numbers_are_only_cut():
+    two = steps(
+        "name: F, compute: a, printed: [1, 3, 5]",
+        "name: G, compute: 'product(F, 10)', printed: [10, 30, 50]",
+    )
+    shown = sheet_text(worked(two))
+    assert shown.endswith(
+        "6 values: 2 agree, 2 wrong because of a slip, 2 wrong where they stand\n"
+        "first slip: step F, cell [2]: printed 3, right 2\n"
+        "merely follow from it: G[2]\nother slips: F[3]\nmerely follow from those: G[3]"
+    )
+    cut = steps("name: S, compute: 'scaled(a, 2)', printed: [0.70, 1.41, 2.82]")
+    assert "these numbers are cut, not rounded: rounding: truncated expects that" in (
+        sheet_text(worked(cut))
+    )
+
+
+def test_a_statement_that_nothing_checks_is_not_said_to_agree():
+    result = worked("steps: [{name: s, text: The moon is cheese}]")
+    assert result.steps[0].how == "not checkable"
+    claimed = worked("steps: [{name: s, text: The moon is cheese, verdict: agrees}]")
+    assert claimed.complaints == ["s: the sheet claims 'agrees', it is 'not checkable'"]
+    checked = worked("given: {a: 1}\nsteps: [{name: s, text: one is two, check: 'same(a, 2)'}]")
+    assert checked.steps[0].how == "unexplained"
+
+
+FULL_SHEET = """
+title: All keys
+source: Nowhere
+rounding: any
+conventions: {scaled: no}
+readings: {X: a guess}
+hidden_note: longer
+given: {X: [[1, 2], [3, 4]], W: [[1, 0], [0, 1]]}
+hidden: {W: [[1.01, 0], [0, 1]]}
+steps:
+  - {name: Q, says: Q = X W, compute: 'times(X, W)', also: [X], printed: [[1, 2], [3, 5]],
+     decimals: 0, reprint: false, verdict: [[agrees, agrees], [agrees, slip 1]], note: hm}
+  - {name: R, compute: Q, printed: [[1, 2], [3, 5]], reprint: true,
+     scan: [{cell: [1, 1], shows: l, why: looks like it}], uncheckable: {cells: [[1, 2]], needs: x}}
+  - {name: t, text: all is well, check: 'same(X, X)', verdict: agrees}
+slips:
+  - {number: 1, step: Q, cells: [[2, 2]], wrote: [5], right: [4], why: a slip, as: '5'}
+"""
+
+
+def test_a_wrong_type_anywhere_is_one_line():
+    """Every value of a sheet that has all keys, replaced by every other kind of value."""
+    full = yaml.load(FULL_SHEET, Loader=yaml.BaseLoader)
+    assert worked(FULL_SHEET).is_explained
+    tried = 0
+    for path in places(full):
+        for wrong in ("", "x", "1", [], ["x"], [["1"]], {"x": "y"}):
+            changed = copy.deepcopy(full)
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = wrong
+            text = yaml.dump(changed)
+            try:
+                result = worked(text)
+                for render in (sheet_text, sheet_json, sheet_markdown):
+                    render(result)
+                latex_document([result])
+            except UserError as error:
+                message = str(error)
+                assert "\n" not in message
+                assert message.startswith("mine.yaml"), message
+            tried += 1
+    assert tried > 500
+
+
+def places(data, path=()):
+    """The paths of everything inside nested lists and mappings."""
+    if path:
+        yield path
+    keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, dict) else ()
+    for key in keys:
+        yield from places(data[key], (*path, key))

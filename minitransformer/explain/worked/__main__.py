@@ -19,6 +19,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--run", type=Path, help="the trained run that a procedure is shown on (school: tiny-bn)"
     )
+    parser.add_argument(
+        "--operations", action="store_true", help="list what the formulas of a sheet may call"
+    )
     form = parser.add_mutually_exclusive_group()
     for name in ("json", "markdown", "latex"):
         form.add_argument(f"--{name}", action="store_true", help=f"print {name}")
@@ -32,12 +35,19 @@ def main(arguments: list[str]) -> int:
     if options.run and not (options.name or options.file):
         raise UsageError("--run goes with the name of a procedure, such as school")
 
+    if options.name and Path(options.name).is_file():
+        raise UsageError(f"{options.name} is a file: check it with --file {options.name}")
+
     # torch takes seconds to load, so mistakes on the command line are found before
-    from minitransformer.explain.worked import documents, report
+    from minitransformer.explain.worked import documents, latex, report
     from minitransformer.explain.worked.engine import work_through
+    from minitransformer.explain.worked.operations import operations_text
     from minitransformer.explain.worked.run_tensors import tensors_for
     from minitransformer.explain.worked.sheet_reader import SHIPPED, load_sheet, load_shipped
 
+    if options.operations:
+        print(operations_text())
+        return 0
     if options.name and options.name not in SHIPPED:
         raise UsageError(
             f"there is no example '{options.name}'{did_you_mean(options.name, SHIPPED)} "
@@ -53,7 +63,7 @@ def main(arguments: list[str]) -> int:
     if options.markdown:
         shown = "\n\n".join(documents.sheet_markdown(worked) for worked in works)
     elif options.latex:
-        shown = documents.latex_document(works)
+        shown = latex.latex_document(works)
     print(shown)
     return 0 if all(each.is_explained for each in works) else 1
 

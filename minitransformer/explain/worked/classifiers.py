@@ -103,7 +103,10 @@ def built(name: str) -> tuple[nn.Module, dict[str, torch.Size]]:
 
 def output_shape(name: str, layer: str) -> list[int]:
     """What a layer puts out for one text."""
-    return list(built(name)[1][layer])
+    shapes = built(name)[1]
+    if layer not in shapes:
+        raise ValueError(f"'{name}' has no layer '{layer}' (there: {', '.join(shapes)})")
+    return list(shapes[layer])
 
 
 def parameter_counts(name: str) -> list[int]:
@@ -117,7 +120,8 @@ def parameter_counts(name: str) -> list[int]:
 def widths(name: str) -> list[int]:
     """Hidden width, embedding width and classes of a recurrent classifier."""
     model = built(name)[0]
-    assert isinstance(model, Recurrent)
+    if not isinstance(model, Recurrent):
+        raise ValueError(f"'{name}' is not recurrent")
     return [model.rnn.hidden_size, model.embedding.embedding_dim, model.fc.out_features]
 
 

@@ -14,7 +14,7 @@ from minitransformer.explain.worked.chains import (
     step_values,
 )
 from minitransformer.explain.worked.formulas import evaluate
-from minitransformer.explain.worked.judging import UNEXPLAINED, judge_step, place_of
+from minitransformer.explain.worked.judging import NOT_CHECKABLE, UNEXPLAINED, judge_step, place_of
 from minitransformer.explain.worked.numbers import is_rounded, is_same, read_number, shortest
 from minitransformer.explain.worked.sheet import Cell, Sheet, Step
 from minitransformer.explain.worked.sheet_model import trace_sheet, traced
@@ -80,7 +80,7 @@ def work_through(sheet: Sheet, run: dict[str, Tensor] | None = None) -> Worked:
         complaints += other_verdicts(step, judged, how)
         if values is None:
             continue
-        extend(chains, step, values, judged)
+        extend(sheet, chains, step, values, judged)
         where = f"{sheet.where}: step '{step.name}'"
         roads = {formula.text: evaluate(formula, chains.exact, where) for formula in step.also}
         if step.traced:
@@ -97,11 +97,12 @@ def judge_words(sheet: Sheet, step: Step, exact: dict[str, Tensor]) -> str:
     """The verdict on a statement: by its check, or as declared where nothing can be computed."""
     if not step.text:
         return ""
-    declared = step.verdict[0][0] if step.verdict else "agrees"
-    if step.check is None:
-        return declared
-    holds = bool(evaluate(step.check, exact, f"{sheet.where}: step '{step.name}'").all())
+    declared = step.verdict[0][0] if step.verdict else NOT_CHECKABLE
     slip = next((slip for slip in sheet.slips if slip.step == step.name), None)
+    if step.check is None:  # read, not computed
+        is_slip = slip is not None and declared == f"slip {slip.number}"
+        return declared if is_slip or declared == "scan" else NOT_CHECKABLE
+    holds = bool(evaluate(step.check, exact, f"{sheet.where}: step '{step.name}'").all())
     if holds:
         return declared if declared == "scan" else "agrees"
     return f"slip {slip.number}" if slip else UNEXPLAINED
@@ -132,7 +133,8 @@ def wrong_corrections(sheet: Sheet, steps: list[WorkedStep]) -> list[str]:
         found = by_name[slip.step]
         if not slip.cells and found.how != f"slip {slip.number}":
             complaints.append(f"slip {slip.number}: {slip.step} does not show it")
-        for cell, right in zip(slip.cells, slip.right, strict=False):  # words have no cells
+        # A slip in words has no cells; its right words are not computed.
+        for cell, right in zip(slip.cells, slip.right if slip.cells else (), strict=True):
             judged = found.judged[cell]
             place = f"slip {slip.number}: {slip.step}{place_of(cell, found.step)}"
             if judged.how != f"slip {slip.number}":

@@ -1,22 +1,20 @@
 """A sheet's formulas: calls of named operations on named matrices, such as dot_scores(Q, K)."""
 
 import ast
+import inspect
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minitransformer.errors import UserError, did_you_mean
-from minitransformer.explain.worked.operations import MOVES, OPERATIONS, matrix
+from minitransformer.errors import SheetError, did_you_mean
+from minitransformer.explain.worked.matrices import matrix
+from minitransformer.explain.worked.operations import MOVES, OPERATIONS
 
 LONGEST_FORMULA = 500  # characters; a line of a sheet, not a program
-
-
-class SheetError(UserError):
-    """A sheet that cannot be worked through; the message names the place."""
-
-    exit_code = 2
+MOST_NAMES = 12  # that an error message lists
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,9 @@ def read_formula(text: str, where: str) -> Formula:
     if len(text) > LONGEST_FORMULA:
         raise SheetError(f"{where}: a formula of {len(text):,} characters is too long")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's advice on what is refused anyway
+            tree = ast.parse(text.strip(), mode="eval").body
         names = names_in(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.args[0] if type(error) is ValueError else "not a formula"
@@ -52,11 +52,17 @@ def names_in(node: ast.expr) -> tuple[str, ...]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         operation = node.func.id
         if operation not in OPERATIONS:
-            meant = did_you_mean(operation, OPERATIONS)
+            meant = did_you_mean(operation, OPERATIONS) or " (--operations lists them)"
             raise ValueError(f"there is no operation '{operation}'{meant}")
         parts = [*node.args, *(keyword.value for keyword in node.keywords)]
         return tuple(dict.fromkeys(name for part in parts for name in names_in(part)))
-    raise ValueError(f"'{ast.unparse(node)[:40]}' is neither a call, a name nor a number")
+    shown = ast.unparse(node)[:40]
+    if isinstance(node, ast.BinOp):
+        raise ValueError(
+            f"'{shown}' is written with an operation: times(A, B) for matrices, product(A, B) "
+            "number by number, plus(A, B), difference(A, B), dot_scores(Q, K) for Q Kᵀ"
+        )
+    raise ValueError(f"'{shown}' is neither a call, a name nor a number")
 
 
 def only_moves(formula: Formula) -> bool:
@@ -69,10 +75,9 @@ def evaluate(formula: Formula, matrices: dict[str, Tensor], where: str) -> Tenso
     """What a formula comes to, in float64, as a matrix; a vector is a matrix of one row."""
     for name in formula.names:
         if name not in matrices:
-            meant = did_you_mean(name, matrices) or "; it is neither given nor an earlier step"
-            raise SheetError(f"{where}: {formula.text}: no matrix '{name}'{meant}")
+            raise SheetError(f"{where}: {formula.text}: {unknown_name(name, matrices)}")
     try:
-        return matrix(value_of(formula.tree, matrices))
+        value = matrix(value_of(formula.tree, matrices))
     except ValueError as error:
         raise SheetError(f"{where}: {formula.text}: {error}") from None
     except (TypeError, RuntimeError, IndexError, AttributeError, KeyError, OverflowError) as error:
@@ -81,6 +86,20 @@ def evaluate(formula: Formula, matrices: dict[str, Tensor], where: str) -> Tenso
         raise SheetError(
             f"{where}: {formula.text} does not work{': ' * bool(shapes)}{shapes} ({reason})"
         ) from None
+    if not value.numel():
+        raise SheetError(f"{where}: {formula.text}: nothing comes out of it")
+    return value
+
+
+def unknown_name(name: str, matrices: dict[str, Tensor]) -> str:
+    if name in ("true", "false"):
+        return f"write {name.title()}, with a capital"
+    known = ", ".join(matrices) if len(matrices) <= MOST_NAMES else ""
+    listed = f" (there: {known})" if known else ""
+    return (
+        f"no matrix '{name}'{did_you_mean(name, matrices)}; it is neither given nor an earlier "
+        f"step{listed}"
+    )
 
 
 def value_of(node: ast.expr, matrices: dict[str, Tensor]) -> Any:
@@ -92,10 +111,15 @@ def value_of(node: ast.expr, matrices: dict[str, Tensor]) -> Any:
         return -value_of(node.operand, matrices)
     assert isinstance(node, ast.Call)
     assert isinstance(node.func, ast.Name)
+    operation = OPERATIONS[node.func.id]
     values = [value_of(part, matrices) for part in node.args]
     options = {str(each.arg): value_of(each.value, matrices) for each in node.keywords}
+    try:
+        inspect.signature(operation.function).bind(*values, **options)
+    except TypeError:
+        raise ValueError(f"write it as {operation.usage}") from None
     with torch.no_grad():
-        return OPERATIONS[node.func.id](*values, **options)
+        return matrix(operation.function(*values, **options))
 
 
 def shape_of(tensor: Tensor) -> str:

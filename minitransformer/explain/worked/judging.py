@@ -1,20 +1,22 @@
 """Is a printed number right? It is compared with what our own functions make of it."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from torch import Tensor
 
+from minitransformer.errors import SheetError
 from minitransformer.explain.worked.chains import (
     Causes,
     Chains,
     Judged,
-    Matrices,
     StepValues,
     at,
     copied_cells,
-    set_at,
+    same_as,
+    slips_behind,
+    slips_carried,
 )
-from minitransformer.explain.worked.formulas import SheetError, evaluate, shape_of
+from minitransformer.explain.worked.formulas import evaluate, shape_of
 from minitransformer.explain.worked.numbers import (
     RULES,
     Printed,
@@ -34,23 +36,26 @@ def judge_step(
     if step.printed is None:
         return {}
     if values is None:  # nothing to compute it from
-        return {
-            (r, c): Judged((r, c), each, None, NOT_CHECKABLE)
-            for r, row in enumerate(step.printed, 1)
-            for c, each in enumerate(row, 1)
-        }
-    size = (len(step.printed), len(step.printed[0]))
-    if size != tuple(values.exact.shape):
+        return {cell: Judged(cell, each, None, NOT_CHECKABLE) for cell, each in prints_of(step)}
+    size, own = (len(step.printed), len(step.printed[0])), tuple(values.exact.shape)
+    if size != own:
+        formula = step.compute.text if step.compute else ""
+        turned = "; it seems to be transposed" if size == own[::-1] else ""
         raise SheetError(
             f"{sheet.where}: step '{step.name}': printed is {size[0]}×{size[1]}, "
-            f"{step.compute.text if step.compute else ''} is {shape_of(values.exact)}"
+            f"{formula} is {shape_of(values.exact)}{turned}"
         )
     origins = copied_cells(sheet, step, chains) if step.reprint else {}
     return {
-        (r, c): judge_cell(sheet, step, (r, c), each, chains, values, origins.get((r, c)))
-        for r, row in enumerate(step.printed, 1)
-        for c, each in enumerate(row, 1)
+        cell: judge_cell(sheet, step, cell, each, chains, values, origins.get(cell))
+        for cell, each in prints_of(step)
     }
+
+
+def prints_of(step: Step) -> Iterator[tuple[Cell, Printed]]:
+    for at_row, row in enumerate(step.printed or (), start=1):
+        for at_column, each in enumerate(row, start=1):
+            yield (at_row, at_column), each
 
 
 def judge_cell(
@@ -64,84 +69,71 @@ def judge_cell(
 ) -> Judged:
     """Judge one printed number; `origin` is the earlier print that a reprint copies."""
     exact = at(values.exact, cell)
-    if cell in step.uncheckable:
+    is_scan = cell in step.scans
+    if cell in step.uncheckable or printed.is_blank:
         return Judged(cell, printed, exact, NOT_CHECKABLE)
-    if origin is not None and origin.printed.value == printed.value and cell not in step.scans:
-        # A reading that was recovered there is plain print here.
-        how = origin.how.removeprefix("scan ")
-        return Judged(cell, printed, exact, how, origin.causes)
-    how, causes = fitting_chain(sheet, step, cell, printed, chains, values)
-    if cell in step.scans and how != UNEXPLAINED:
-        return Judged(cell, printed, exact, f"scan {how}", causes)
-    if how == UNEXPLAINED:
-        label = f"{step.name}{place_of(cell, step)}"
-        if slip := slip_at(sheet, step.name, cell, printed, chains):
-            how = label = f"slip {slip.number}"
-        return Judged(cell, printed, exact, how, frozenset([label.removeprefix("slip ")]))
-    if causes:
-        slips = "+".join(sorted(causes, key=slip_order))
-        how = f"follows {slips} {how.removeprefix('printed ')}"
-    return Judged(cell, printed, exact, how, causes)
+    if origin is not None and origin.printed.value == printed.value and not is_scan:
+        # A slip that is copied is the same slip; on an unannounced one, the copy follows.
+        kind = "follows" if origin.kind == UNEXPLAINED else origin.kind
+        rounding = "nearest" if origin.kind == UNEXPLAINED else origin.rounding
+        return Judged(
+            cell, printed, exact, kind, origin.chain, rounding, origin.causes, origin.behind
+        )
+    for chain, rounding in fits_in_order(sheet, values, chains):
+        tensor: Tensor = getattr(values, chain)
+        value = at(tensor, cell)
+        is_it = is_rounded(printed, value, rounding) if rounding else is_same(printed, value)
+        if is_it:
+            causes = causes_of(sheet, step, cell, printed, chains, chain, rounding)
+            kind = "follows" if causes else "right"
+            return Judged(
+                cell, printed, exact, kind, chain, rounding, causes, is_scan=is_scan
+            )  # fmt: skip
+    same = same_as(at(values.printed, cell), cell)
+    behind = slips_behind(sheet, step, chains, "printed", same)
+    if slip := slip_at(sheet, step.name, cell, printed, chains):
+        return Judged(cell, printed, exact, "slip", causes=Causes([slip.number]), behind=behind)
+    label = f"{step.name}{place_of(cell, step)}"
+    return Judged(cell, printed, exact, UNEXPLAINED, causes=Causes([label]), behind=behind)
 
 
-def fitting_chain(
-    sheet: Sheet, step: Step, cell: Cell, printed: Printed, chains: Chains, values: StepValues
-) -> tuple[str, Causes]:
-    """The first chain and rounding that give a printed number, and the slips behind it."""
-    if is_same(printed, at(values.exact, cell)):
-        return "agrees", frozenset()
-    allowed = RULES[sheet.rounding]
-    # Whoever works with rounded numbers rounds to nearest before anybody truncates.
+def fits_in_order(sheet: Sheet, values: StepValues, chains: Chains) -> Iterator[tuple[str, str]]:
+    """Chains and roundings in the order in which they are tried; the first that fits is it."""
+    yield "exact", ""
+    # Whoever works with rounded numbers rounds to nearest before anybody cuts.
     order = [("exact", "nearest"), ("exact", "half-down")]
     if values.hidden is None:
         order += [("printed", "nearest"), ("printed", "half-down"), ("exact", "truncated"),
-                  ("printed", "truncated"), ("mended", "nearest"), ("mended", "half-down"),
-                  ("mended", "truncated")]  # fmt: skip
+                  ("printed", "truncated")]  # fmt: skip
+        if chains.has_slips:
+            order += [(chain, rounding) for chain in ("mended", "carried")
+                      for rounding in ("nearest", "half-down", "truncated")]  # fmt: skip
     else:
         order += [("exact", "truncated"), ("hidden", "nearest"), ("hidden", "half-down"),
                   ("hidden", "truncated")]  # fmt: skip
     order.append(("exact", "double-rounded"))
-    for name, rounding in order:
-        tensor: Tensor = getattr(values, name)
-        if rounding not in allowed or not is_rounded(printed, at(tensor, cell), rounding):
-            continue
-        if name == "exact":
-            return rounding, frozenset()
-        if name == "hidden":
-            return f"hidden {rounding}", frozenset()
-
-        def still_fits(tensor: Tensor, rounding: str = rounding) -> bool:
-            return is_rounded(printed, at(tensor, cell), rounding)
-
-        return f"{name} {rounding}", slips_behind(sheet, step, chains, name, still_fits)
-    return UNEXPLAINED, frozenset()
+    yield from (each for each in order if each[1] in RULES[sheet.rounding])
 
 
-def slips_behind(
-    sheet: Sheet, step: Step, chains: Chains, chain: str, still_fits: Callable[[Tensor], bool]
+def causes_of(
+    sheet: Sheet,
+    step: Step,
+    cell: Cell,
+    printed: Printed,
+    chains: Chains,
+    chain: str,
+    rounding: str,
 ) -> Causes:
-    """The slips without which a printed number would have been another."""
-    assert step.compute is not None
-    formula = step.compute
-    matrices: Matrices = getattr(chains, chain)
-    tainted = {
-        (name, cell): each.causes
-        for name in formula.names
-        for cell, each in chains.judged.get(name, {}).items()
-        if each.causes and not (chain == "mended" and each.is_origin)
-    }
-    causes = Causes().union(*tainted.values())
+    """The slips without which a number would have been printed otherwise."""
 
-    def without(slips: Causes) -> Tensor:
-        put_right = {name: values.clone() for name, values in matrices.items()}
-        for (name, cell), behind in tainted.items():
-            if behind & slips:
-                set_at(put_right[name], cell, at(chains.exact[name], cell))
-        return evaluate(formula, put_right, f"{sheet.where}: step '{step.name}'")
+    def still_fits(tensor: Tensor) -> bool:
+        return is_rounded(printed, at(tensor, cell), rounding)
 
-    if not causes or still_fits(without(causes)):
+    if chain in ("exact", "hidden"):
         return Causes()
-    return Causes(each for each in causes if not still_fits(without(Causes([each])))) or causes
+    if chain == "carried":
+        return slips_carried(sheet, step, chains, still_fits)
+    return slips_behind(sheet, step, chains, chain, still_fits)
 
 
 def slip_at(sheet: Sheet, step: str, cell: Cell, printed: Printed, chains: Chains) -> Slip | None:
@@ -149,13 +141,17 @@ def slip_at(sheet: Sheet, step: str, cell: Cell, printed: Printed, chains: Chain
     for slip in sheet.slips:
         if slip.step != step or cell not in slip.cells:
             continue
-        wrote = read_number(slip.wrote[slip.cells.index(cell)])
+        number = slip.cells.index(cell)
+        wrote = read_number(slip.wrote[number])
         if wrote is None or wrote.value != printed.value:
             continue
         if slip.reproduced is None:
             return slip
-        again = evaluate(slip.reproduced, chains.printed, f"{sheet.where}: slip {slip.number}")
-        value = at(again, (1, slip.cells.index(cell) + 1))
+        where = f"{sheet.where}: slip {slip.number}: as"
+        again = evaluate(slip.reproduced, chains.printed, where)
+        if again.shape[0] != 1 or again.shape[1] < len(slip.cells):
+            raise SheetError(f"{where}: is {shape_of(again)}, for {len(slip.cells)} cells")
+        value = at(again, (1, number + 1))
         if is_same(printed, value) or any(
             is_rounded(printed, value, rounding) for rounding in RULES["any"]
         ):
@@ -167,7 +163,3 @@ def place_of(cell: Cell, step: Step) -> str:
     """A cell as people write it: [2,3], or [3] in a single row."""
     single = step.printed is not None and len(step.printed) == 1
     return f"[{cell[1]}]" if single else f"[{cell[0]},{cell[1]}]"
-
-
-def slip_order(number: str) -> tuple[int, str]:
-    return (int(number), "") if number.isdigit() else (10**9, number)

@@ -8,7 +8,7 @@ from torch import Tensor
 from minitransformer.data.tokens import UNK_ID
 from minitransformer.decoding import Translator
 from minitransformer.errors import DataError
-from minitransformer.explain.worked.operations import matrix
+from minitransformer.explain.worked.matrices import matrix
 from minitransformer.explain.worked.sheet import Sheet
 from minitransformer.explain.worked.sheet_model import traced
 from minitransformer.model.trace import record
@@ -47,4 +47,5 @@ def run_tensors(sheet: Sheet, run: Path) -> dict[str, Tensor]:
     memory = model.encode(torch.tensor([source.ids]))
     cache = model.new_cache(memory)
     one_by_one = [model.decode(target[:, [step]], memory, cache) for step in range(target.shape[1])]
-    return {**named, "one_by_one": torch.cat(one_by_one)[:, 0], "expected": matrix(produced)}
+    return {**named, "one_by_one": torch.cat(one_by_one)[:, 0], "expected": matrix(produced),
+            "source_ids": matrix(source.ids)}  # fmt: skip

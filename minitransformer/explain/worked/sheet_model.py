@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from minitransformer.data.tokens import EOS_ID, PAD_ID, SPECIALS
-from minitransformer.errors import CheckpointError, ConfigError
-from minitransformer.explain.worked.formulas import SheetError, evaluate, read_formula
+from minitransformer.errors import CheckpointError, ConfigError, SheetError, did_you_mean
+from minitransformer.explain.worked.formulas import evaluate, read_formula
 from minitransformer.explain.worked.sheet import Sheet
 from minitransformer.explain.worked.sheet_reader import SHIPPED, load_shipped
 from minitransformer.model.trace import record
@@ -32,18 +32,24 @@ def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
     model = sheet.model
     tensors = {name: matrix_of(formula, name) for name, formula in model["weights"].items()}
     start = matrix_of(model["start"], "start")
+    if len(start) != 1:
+        raise SheetError(f"{sheet.where}: model: start: expected one vector, got {len(start)}")
     for side, module in (("source", "encoder"), ("target", "decoder")):
         words = [matrix_of(vector, f"{side}: {name}") for name, vector in model[side].items()]
         specials = torch.zeros(len(SPECIALS), start.shape[1], dtype=torch.float64)
         if side == "target":
             specials[EOS_ID] = start
+        if any(word.shape != start.shape for word in words):
+            raise SheetError(f"{sheet.where}: model: {side}: not as wide as the start's vector")
         tensors[f"{module}.embedding.weight"] = torch.cat((specials, *words))  # [V, D]
     return tensors
 
 
 def shipped_weights(name: str) -> dict[str, Tensor] | None:
     """A shipped sheet's tensors to start a training from; None where `name` is something else."""
-    if name not in SHIPPED or Path(name).exists():
+    if name not in SHIPPED or Path(name).is_file():
+        if name and not Path(name).exists() and (meant := did_you_mean(name, SHIPPED)):
+            raise ConfigError(f"training.start_from: there is no file '{name}'{meant}")
         return None
     sheet = load_shipped(name)
     if not sheet.model:
@@ -96,8 +102,8 @@ def traced(tensors: dict[str, Tensor], place: str, where: str) -> Tensor:
     if match is None or match[1] not in tensors:
         raise SheetError(f"{where}: traced: the model has no tensor '{place}'")
     values = tensors[match[1]]
-    if values.shape[:-2].numel() != 1:
-        raise SheetError(f"{where}: traced: {match[1]} has several heads; a sheet has one")
+    if values.dim() < 2 or values.shape[:-2].numel() != 1:
+        raise SheetError(f"{where}: traced: {match[1]} is {tuple(values.shape)}, not a matrix")
     values = values.reshape(values.shape[-2:])  # one sentence, one head
     if match[2]:
         values = values[int(match[2]) - 1 : int(match[2])]

@@ -3,19 +3,24 @@
 from pathlib import Path
 from typing import Any
 
-from minitransformer.errors import DataError, did_you_mean
+from torch import Tensor
+
+from minitransformer.errors import SheetError, did_you_mean
 from minitransformer.explain.worked.fields import (
     as_rows,
     complete,
     numbers,
     read_cell,
+    read_cells,
     read_grid,
     section,
     sections,
+    text_section,
     texts,
     word,
+    yes,
 )
-from minitransformer.explain.worked.formulas import SheetError, read_formula
+from minitransformer.explain.worked.formulas import read_formula
 from minitransformer.explain.worked.numbers import RULES
 from minitransformer.explain.worked.sheet import Cell, Sheet, Slip, Step
 from minitransformer.schema import describe
@@ -32,9 +37,9 @@ SHEET_KEYS = {"title", "source", "repeats", "rounding", "conventions", "readings
               "hidden", "hidden_note", "model", "run", "steps", "slips"}  # fmt: skip
 STEP_KEYS = {"name", "says", "compute", "also", "traced", "printed", "decimals", "reprint", "scan",
              "uncheckable", "verdict", "text", "check", "note"}  # fmt: skip
+SLIP_KEYS = {"number", "step", "cells", "wrote", "right", "why", "as"}
 MODEL_KEYS: dict[str, type[Any]] = {"source": dict, "target": dict, "start": str, "weights": dict}
 RUN_KEYS: dict[str, type[Any]] = {"config": str, "source": str, "target": str, "tensors": dict}
-SLIP_KEYS = {"number", "step", "cells", "wrote", "right", "why", "as"}
 
 
 def load_shipped(name: str) -> Sheet:
@@ -43,28 +48,39 @@ def load_shipped(name: str) -> Sheet:
 
 def load_sheet(path: Path) -> Sheet:
     """Read a sheet from a file."""
+    return read_sheet(file_text(path), str(path), path.stem)
+
+
+def file_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError(f"{path}: not readable as UTF-8") from None
-    return read_sheet(text, str(path), path.stem)
+        raise SheetError(f"{path}: not readable as UTF-8 text") from None
+    except OSError as error:
+        raise SheetError(f"{path}: {error.strerror}") from None
 
 
 def read_sheet(text: str, where: str, name: str) -> Sheet:
     """Read a sheet; every mistake is one line that names its place."""
-    data = section(read_yaml(text, where, TextLoader), SHEET_KEYS, where)
-    rounding = data.get("rounding", "nearest")
+    data = read_yaml(text, where, TextLoader)
+    if not isinstance(data, dict):
+        raise SheetError(f"{where}: a sheet has the sections given and steps; got {describe(data)}")
+    data = inherited(section(data, SHEET_KEYS, where), where)
+    rounding = word(data, "rounding", where) or "nearest"
     if rounding not in RULES:
         raise SheetError(f"{where}: rounding: choose {', '.join(RULES)}; got {describe(rounding)}")
-    given = section(data.get("given", {}), None, f"{where}: given")
-    hidden = section(data.get("hidden", {}), None, f"{where}: hidden")
+    given_rows = section(data.get("given", {}), None, f"{where}: given")
+    given = {key: numbers(value, f"{where}: given {key}") for key, value in given_rows.items()}
     listed = data.get("steps")
     if not isinstance(listed, list) or not listed:
         raise SheetError(f"{where}: steps: expected a list of steps, got {describe(listed)}")
     steps = tuple(read_step(each, f"{where}: step {n}") for n, each in enumerate(listed, start=1))
     names = [*given, *(step.name for step in steps if step.name)]
     if twice := [each for each in names if names.count(each) > 1]:
-        raise SheetError(f"{where}: two things are called '{twice[0]}'")
+        raise SheetError(f"{where}: two things are called {twice[0]!r}")
+    run = complete(data, "run", RUN_KEYS, where)
+    if run and any(step.printed for step in steps):
+        raise SheetError(f"{where}: run: what is shown on a run has nothing printed")
     slips = sections(data.get("slips", []), SLIP_KEYS, f"{where}: slips")
     return Sheet(
         name=name,
@@ -73,14 +89,14 @@ def read_sheet(text: str, where: str, name: str) -> Sheet:
         source=word(data, "source", where),
         repeats=word(data, "repeats", where),
         rounding=rounding,
-        conventions=section(data.get("conventions", {}), None, f"{where}: conventions"),
-        readings=section(data.get("readings", {}), None, f"{where}: readings"),
-        given={key: numbers(value, f"{where}: given {key}") for key, value in given.items()},
-        given_text={key: as_rows(value) for key, value in given.items()},
-        hidden={key: numbers(value, f"{where}: hidden {key}") for key, value in hidden.items()},
+        conventions=text_section(data, "conventions", where),
+        readings=text_section(data, "readings", where),
+        given=given,
+        given_text={key: as_rows(value) for key, value in given_rows.items()},
+        hidden=read_hidden(data, given, where),
         hidden_note=word(data, "hidden_note", where),
         model=complete(data, "model", MODEL_KEYS, where),
-        run=complete(data, "run", RUN_KEYS, where),
+        run=run,
         steps=steps,
         slips=tuple(
             read_slip(each, steps, f"{where}: slip {n}") for n, each in enumerate(slips, start=1)
@@ -88,54 +104,93 @@ def read_sheet(text: str, where: str, name: str) -> Sheet:
     )
 
 
+def inherited(data: dict[str, Any], where: str) -> dict[str, Any]:
+    """A sheet that repeats a shipped one has everything of it but what it changes."""
+    name = word(data, "repeats", where)
+    if not name:
+        return data
+    if name not in SHIPPED:
+        meant = did_you_mean(name, SHIPPED)
+        raise SheetError(f"{where}: repeats: there is no sheet {name!r}{meant}")
+    base = read_yaml(file_text(SHEETS / f"{name}.yaml"), name, TextLoader)
+    changes = sections(data.get("steps", []), STEP_KEYS, f"{where}: steps")
+    by_name = {word(each, "name", where): each for each in changes}
+    steps = [{**each, **by_name.pop(each["name"], {})} for each in base["steps"]]
+    if by_name:
+        raise SheetError(f"{where}: steps: {name} has no step {next(iter(by_name))!r}")
+    return {**merged(base, data), "steps": steps}
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """One mapping over another, and so in the mappings inside."""
+    both = {**base, **changes}
+    for key in base.keys() & changes.keys():
+        if isinstance(base[key], dict) and isinstance(changes[key], dict):
+            both[key] = merged(base[key], changes[key])
+    return both
+
+
+def read_hidden(data: dict[str, Any], given: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Longer forms of given matrices."""
+    hidden = {}
+    for key, value in section(data.get("hidden", {}), None, f"{where}: hidden").items():
+        hidden[key] = numbers(value, f"{where}: hidden {key}")
+        if key not in given or given[key].shape != hidden[key].shape:
+            raise SheetError(f"{where}: hidden {key!r}: no given matrix of this name and size")
+    return hidden
+
+
 def read_step(data: Any, where: str) -> Step:
     data = section(data, STEP_KEYS, where)
     name = word(data, "name", where)
-    where = f"{where} '{name}'" if name else where
+    where = f"{where} {name!r}" if name else where
     if name and not name.isidentifier():
         raise SheetError(f"{where}: a name is letters, digits and _, such as Q or scores_2")
-    formulas = {
-        key: read_formula(word(data, key, where), f"{where}: {key}")
-        for key in ("compute", "check")
-        if key in data
-    }
     if not {"compute", "text", "uncheckable"} & data.keys():
         raise SheetError(f"{where}: has neither compute nor text")
-    if "compute" in data and not name:
+    if not name:
         raise SheetError(f"{where}: has no name")
-    decimals = word(data, "decimals", where) or "0"
-    if not (decimals.isascii() and decimals.isdigit() and int(decimals) <= 30):
+    if "check" in data and "text" not in data:
+        raise SheetError(f"{where}: check goes with a statement, that is, with text")
+    compute, check = (
+        read_formula(word(data, key, where), f"{where}: {key}") if key in data else None
+        for key in ("compute", "check")
+    )
+    decimals = word(data, "decimals", where)
+    if decimals and not (decimals.isascii() and decimals.isdigit() and int(decimals) <= 30):
         raise SheetError(f"{where}: decimals: expected 0 to 30, got {describe(decimals)}")
     printed = None
     if "printed" in data:
-        printed = read_grid(data["printed"], int(decimals), f"{where}: printed")
-    unclear = section(data.get("uncheckable", {}), {"cells", "needs"}, f"{where}: uncheckable")
+        digits = int(decimals) if decimals else None
+        printed = read_grid(data["printed"], digits, f"{where}: printed", may_be_blank=True)
     cells = [(r, c) for r, row in enumerate(printed or (), 1) for c, _ in enumerate(row, 1)]
-    damaged = sections(data.get("scan", []), {"cell", "shows", "why"}, f"{where}: scan")
+    unclear = section(data.get("uncheckable", {}), {"cells", "needs"}, f"{where}: uncheckable")
+    unclear_cells = [list(cell) for cell in cells] if unclear else []
+    unclear_cells = unclear.get("cells", unclear_cells)
+    scans = {}
+    for each in sections(data.get("scan", []), {"cell", "shows", "why"}, f"{where}: scan"):
+        told = [word(each, key, f"{where}: scan") for key in ("shows", "why")]
+        cell = read_cell(each.get("cell"), cells, f"{where}: scan")
+        scans[cell] = "; ".join(text for text in told if text)
     step = Step(
         name=name,
         says=word(data, "says", where),
-        compute=formulas.get("compute"),
+        compute=compute,
         also=tuple(
             read_formula(each, f"{where}: also")
             for each in texts(data.get("also", []), f"{where}: also")
         ),
         traced=word(data, "traced", where),
         printed=printed,
-        reprint=word(data, "reprint", where) == "true",
-        scans={
-            read_cell(each.get("cell"), cells, f"{where}: scan"): "; ".join(
-                each[key] for key in ("shows", "why") if key in each
-            )
-            for each in damaged
-        },
-        uncheckable={
-            read_cell(cell, cells, f"{where}: uncheckable"): unclear.get("needs", "")
-            for cell in (unclear.get("cells", [list(cell) for cell in cells]) if unclear else [])
-        },
+        reprint=yes(data, "reprint", where),
+        scans=scans,
+        uncheckable=dict.fromkeys(
+            read_cells(unclear_cells, cells, f"{where}: uncheckable"),
+            word(unclear, "needs", f"{where}: uncheckable"),
+        ),
         verdict=read_verdict(data.get("verdict"), cells, f"{where}: verdict"),
         text=word(data, "text", where),
-        check=formulas.get("check"),
+        check=check,
         note=word(data, "note", where),
     )
     sizes = [len(row) for row in printed] if printed else [1]
@@ -155,25 +210,24 @@ def read_verdict(data: Any, cells: list[Cell], where: str) -> tuple[tuple[str, .
 
 
 def read_slip(data: dict[str, Any], steps: tuple[Step, ...], where: str) -> Slip:
-    name = word(data, "step", where)
+    name, number = word(data, "step", where), word(data, "number", where)
     step = next((step for step in steps if step.name == name), None)
     if step is None:
         meant = did_you_mean(name, [step.name for step in steps])
-        raise SheetError(f"{where}: there is no step '{name}'{meant}")
-    grid = step.printed or ()
-    cells = [(r, c) for r, row in enumerate(grid, 1) for c, _ in enumerate(row, 1)]
-    listed = data.get("cells", [])
-    listed = listed if isinstance(listed, list) else [listed]
+        raise SheetError(f"{where}: there is no step {name!r}{meant}")
+    if not number.isdecimal():
+        raise SheetError(f"{where}: number: expected a number from 1, got {describe(number)}")
+    cells = [(r, c) for r, row in enumerate(step.printed or (), 1) for c, _ in enumerate(row, 1)]
+    found = read_cells(data.get("cells", []), cells, where)
     wrote, right = (texts(data.get(key, []), f"{where}: {key}") for key in ("wrote", "right"))
-    if listed and not len(listed) == len(wrote) == len(right):
+    if found and not len(found) == len(wrote) == len(right):
         raise SheetError(f"{where}: cells, wrote and right must be lists of the same length")
-    cause = read_formula(word(data, "as", where), f"{where}: as") if "as" in data else None
     return Slip(
-        number=word(data, "number", where),
+        number=number,
         step=name,
-        cells=tuple(read_cell(cell, cells, where) for cell in listed),
+        cells=tuple(found),
         wrote=tuple(wrote),
         right=tuple(right),
         why=word(data, "why", where),
-        reproduced=cause,
+        reproduced=read_formula(word(data, "as", where), f"{where}: as") if "as" in data else None,
     )
