@@ -74,7 +74,7 @@ def check_walkthrough(options: argparse.Namespace) -> None:
     if options.walkthrough and not options.walkthrough.endswith((".json", ".md")):
         options.sentences.insert(0, options.walkthrough)
         options.walkthrough = ""
-    details = options.full or options.step or options.only or options.expected
+    details = options.full or options.only or options.expected or options.step is not None
     if details and not is_asked:
         raise UsageError("--full, --step, --only and --expected go with --walkthrough")
     if is_asked and (options.tokens or options.scores or options.output):

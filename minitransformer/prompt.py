@@ -43,7 +43,7 @@ class Prompt:
         if not line.startswith(":"):
             self.translate(line)
             return
-        name, *words = line[1:].split()
+        name, *words = line[1:].split() or [""]
         commands = {
             "walk": self.walk, "full": self.full, "attention": self.attention, "why": self.why,
             "hide": self.hide, "head": self.head, "position": self.position, "force": self.force,
@@ -139,7 +139,7 @@ class Prompt:
     def compare(self) -> None:
         """The translation as it is and as it becomes, and what each of its tokens is worth then."""
         before, now = self.walked(NOTHING), self.walked(self.experiment)
-        print(f"  {self.experiment or 'nothing is changed any more'}")
+        print(f"  {str(self.experiment) or 'nothing is changed any more'}")
         print(f"  before  {before.translation}")
         print(f"  now     {now.translation}")
         fed = [step.fed_id for step in before.steps]

@@ -124,6 +124,13 @@ def test_the_worked_samples_are_real(tmp_path):
     assert line.split()[1:] == [*told.groups(), "0"]
 
 
+def test_the_walkthrough_sample_is_real(tmp_path):
+    assert run("train.py", "--config", "lets-go.yaml", folder=tmp_path).code == 0
+    shown = run("translate.py", "--run", "runs/lets-go", "--walkthrough", "Let's go", "--step", 1,
+                "--only", "decoder.layers.0.cross_attention", folder=tmp_path)  # fmt: skip
+    assert next(block for block in blocks("") if block.startswith("Convert")) in shown.out
+
+
 def test_the_end_of_the_first_command_looks_like_that(tiny):
     """The same lines; numbers and sentences may differ on another machine."""
     sample = next(block for block in blocks("") if block.startswith("Samples from valid"))

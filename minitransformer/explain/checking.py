@@ -42,7 +42,7 @@ def check(walk: Walkthrough) -> int:
         place = "encoder" if step == 0 else f"decoding step {step}"
         if recorded.shape != again.shape:
             raise Mismatch(f"{place}: {name} is {shape(recorded)}, recomputed {shape(again)}")
-        recorded, again = recorded.double(), again.double()
+        recorded, again = recorded.detach().double(), again.detach().double()
         limit = TOLERANCE * max(1.0, float(again.abs().max())) if again.numel() else 0.0
         wrong = ~((recorded - again).abs() <= limit) & (recorded != again)
         if wrong.any():

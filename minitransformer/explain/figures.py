@@ -35,10 +35,9 @@ def shown_columns(
     return texts, [shown(total, precision) for total in totals]
 
 
-def shown_sum(before: list[float], after: list[float], precision: int) -> list[list[str]]:
-    """before + found = after: `found` is shown as the difference of what stands around it."""
-    first, last = ([shown(value, precision) for value in values] for values in (before, after))
-    found = [
-        shown(float(b) - float(a), precision) for a, b in zip(first, last, strict=True)
-    ]  # fmt: skip
-    return [first, found, last]
+def shown_sum(
+    before: list[float], found: list[float], after: list[float], precision: int
+) -> list[list[str]]:
+    """before + found = after, so that each column adds up."""
+    texts, totals = shown_columns([before, found], after, precision)
+    return [*texts, totals]

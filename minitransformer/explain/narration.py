@@ -70,11 +70,8 @@ def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
             original = "latest" if step and "cross" in stage.path else "original"
             original = "latest" if stage.block == "feed-forward" else original
             sentence = f"Add the {found} of {listed(stage.tokens)} to its {original} embedding"
-            triples = [
-                shown_sum(before, after, precision)
-                for before, after in zip(stage.states.tolist(), stage.total.tolist(), strict=True)
-            ]
-            yield Block(step, stage.path, sentence, [Table(sums(triples, stage.tokens))])
+            rows = sums(stage.states, stage.update, stage.total, stage.tokens, precision, "found")
+            yield Block(step, stage.path, sentence, [Table(rows)])
         case NormStage():
             sentence = f"Normalise the embedding of {listed(stage.tokens)}"
             rows = vectors("before", stage.before, stage.tokens, precision)
@@ -95,12 +92,8 @@ def tell_embedding(step: int, stage: EmbeddingStage, precision: int) -> Iterator
     yield Block(step, stage.path, f"{opening} {words}", [Table([ids]), table])
     if stage.positions is None:
         return
-    triples = [
-        shown_sum(before, after, precision)
-        for before, after in zip(stage.vectors.tolist(), stage.output.tolist(), strict=True)
-    ]
     sentence = "Add positional encoding to determine the order of the words"
-    rows = sums(triples, stage.tokens, "position")
+    rows = sums(stage.vectors, stage.positions, stage.output, stage.tokens, precision, "position")
     yield Block(step, f"{stage.path}.positions", sentence, [Table(rows)])
 
 
@@ -225,14 +218,20 @@ def vectors(name: str, values: Tensor, tokens: list[str], precision: int) -> lis
     ]
 
 
-def sums(triples: list[list[list[str]]], tokens: list[str], found: str = "found") -> list[Row]:
+def sums(
+    before: Tensor, found: Tensor, after: Tensor, tokens: list[str], precision: int, name: str
+) -> list[Row]:
     """before + found = after, for each token."""
-    return [
-        row
-        for (before, update, after), token in zip(triples, tokens, strict=True)
-        for row in (Row("", before, token), Row(f"+ {found}", update, ""), Row("=", after, token))
-    ]
+    rows = []
+    triples = zip(before.tolist(), found.tolist(), after.tolist(), strict=True)
+    for token, triple in zip(tokens, triples, strict=True):
+        first, second, total = shown_sum(*triple, precision)
+        rows += [Row("", first, token), Row(f"+ {name}", second, ""), Row("=", total, token)]
+    return rows
 
 
 def listed(words: list[str]) -> str:
-    return ", ".join(words)
+    """Words with commas, the middle of a long list left out."""
+    if len(words) <= MOST_WORDS:
+        return ", ".join(words)
+    return f"{', '.join(words[:4])}, {REST} {len(words) - 5} more, {words[-1]}"

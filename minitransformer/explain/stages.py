@@ -158,7 +158,8 @@ def around(
     assert isinstance(residual, Residual)
     states, total = tensors[f"{name}.states"][0], tensors[f"{name}.total"][0]
     if residual.pre_norm is not None:
-        yield NormStage(f"{name}.pre_norm", tokens, states, tensors[f"{name}.normed"][0])
+        normed = tensors[f"{name}.normed"][0]
+        yield NormStage(f"{name}.pre_norm", tokens, states.clone(), normed)
     yield stage
     yield ResidualStage(
         path=name,
@@ -169,7 +170,8 @@ def around(
         total=total,
     )
     if residual.post_norm is not None:
-        yield NormStage(f"{name}.post_norm", tokens, total, tensors[f"{name}.output"][0])
+        output = tensors[f"{name}.output"][0]
+        yield NormStage(f"{name}.post_norm", tokens, total.clone(), output)
 
 
 def attention_stage(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from minitransformer.explain.attention_view import attention_views
 from minitransformer.explain.figures import shown, shown_terms
 from minitransformer.explain.narration import (
+    MOST_WORDS,
     REST,
     Block,
     Row,
@@ -73,24 +74,37 @@ class View:
     def attention(self, walk: Walkthrough) -> Iterator[str]:
         """Every attention as a matrix, a row per token that looks; columns are numbered."""
         for view in attention_views(walk):
+            labels = view.queries
+            if view.produced:
+                labels = [f"{fed} → {new}" for fed, new in zip(labels, view.produced, strict=True)]
             for head, weights in enumerate(view.weights.tolist()):
                 of = f", head {head + 1} of {len(view.weights)}" if len(view.weights) > 1 else ""
                 yield self.bold(f"{view.look}{of}") + self.dim(f"  [{view.name}]")
+                if len(view.keys) > MOST_WORDS:
+                    for row, label in zip(weights, labels, strict=True):
+                        yield self.filled(f"{label}: {self.top(row, view.keys)}", "    ", "      ")
+                    continue
                 columns = ", ".join(f"{n} {key}" for n, key in enumerate(view.keys, start=1))
-                yield textwrap.fill(f"over {columns}", WIDTH, initial_indent="  ")
-                labels = view.queries
-                if view.produced:
-                    labels = [
-                        f"{fed} → {new}" for fed, new in zip(labels, view.produced, strict=True)
-                    ]
-                rows = []
-                for place, row in enumerate(weights):
-                    texts = shown_terms(row, 1.0, self.precision)
-                    seen = view.allowed[place].tolist()
-                    texts = [text if ok else "-" for text, ok in zip(texts, seen, strict=True)]
-                    rows.append(Row("", texts, labels[place]))
+                yield self.filled(f"over {columns}", "  ", "    ")
+                rows = [
+                    Row("", self.weights(row, view.allowed[place].tolist()), labels[place])
+                    for place, row in enumerate(weights)
+                ]
                 numbers = [str(n) for n in range(1, len(view.keys) + 1)]
                 yield from self.table(Table(rows, numbers))
+
+    def weights(self, row: list[float], allowed: list[bool]) -> list[str]:
+        """Weights that add up to 1; a dash where nobody may look."""
+        texts = shown_terms(row, 1.0, self.precision)
+        return [text if may else "-" for text, may in zip(texts, allowed, strict=True)]
+
+    def top(self, row: list[float], keys: list[str]) -> str:
+        """The largest weights of a row with their words, and what is left of it."""
+        best = sorted(range(len(row)), key=lambda place: row[place], reverse=True)[:4]
+        shares = [row[place] for place in best]
+        texts = shown_terms([*shares, 1 - sum(shares)], 1.0, self.precision)
+        told = [f"{text} {keys[place]}" for text, place in zip(texts, best, strict=False)]
+        return ", ".join([*told, f"{texts[-1]} {REST} {len(row) - len(best)} more"])
 
     def why(self, walk: Walkthrough) -> Iterator[str]:
         for step in walk.steps:
@@ -105,12 +119,18 @@ class View:
         yield from self.table(Table(rows, ["before", "now"]))
 
     def opening(self, walk: Walkthrough) -> Iterator[str]:
-        yield self.bold(walk.text)
-        rows = [
-            Row("hidden" if away else "", [str(id)], token)
+        yield self.bold(self.filled(walk.text, "", ""))
+        words = [
+            f"{id} {token}" if not away else f"({token} is hidden)"
             for id, token, away in zip(walk.source_ids, walk.source, walk.hidden, strict=True)
         ]
-        yield from self.table(Table(rows, ["id"]))
+        yield self.filled(f"ids: {', '.join(words)}", "  ", "    ")
+
+    def filled(self, text: str, first: str, later: str) -> str:
+        return textwrap.fill(
+            text, WIDTH, initial_indent=first, subsequent_indent=later,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
     def decoding_step(self, walk: Walkthrough, step: DecodingStep) -> Iterator[str]:
         yield self.bold(f"Step {step.number}")
@@ -153,10 +173,7 @@ class View:
             if block.path in ("why", "head")
             else (f"{block.sentence}  [{block.path}]")
         )
-        yield textwrap.fill(
-            told, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        yield self.filled(told, indent, f"{indent}  ")
         for table in block.tables:
             for line in self.table(table):
                 yield f"{indent}{line}"
@@ -176,7 +193,8 @@ class View:
         columns = columns_that_fit(widths, room)
         left_out = f"{REST} {count - columns} more" if columns < count else ""
         if table.headings:
-            cells = [text.rjust(width) for text, width in zip(table.headings, widths, strict=False)]
+            headings = zip(table.headings[:columns], widths, strict=False)
+            cells = [text.rjust(width) for text, width in headings]
             yield self.dim(f"    {'':{names}}  {'  '.join(cells)}")
         for row in table.rows:
             cells = [

@@ -153,7 +153,7 @@ def decode(
         )
         head = HeadStage(
             path="head",
-            state=tensors["decoder.output"][0, 0],
+            state=tensors["decoder.output"][0, 0].clone(),
             logits=logits[0, 0],
             probabilities=logits[0, 0].softmax(-1),
         )

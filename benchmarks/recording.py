@@ -1,0 +1,87 @@
+"""What looking inside costs when nobody looks: python -m benchmarks.recording
+
+Trains and decodes with the model as it is, whose layers offer their tensors to whoever records, and
+with the same model whose layers do not; interleaved, as ratios of medians.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from unittest import mock
+
+import torch
+
+from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.decoding import greedy
+from minitransformer.metrics import summed_loss
+from minitransformer.model import embedding, layers, transformer
+from minitransformer.model.transformer import Transformer
+from minitransformer.settings import ModelConfig
+
+REPEATS = 41
+SHAPES = {
+    "tiny": ModelConfig(),
+    "4 layers": ModelConfig(
+        d_model=128, num_heads=4, num_encoder_layers=4, num_decoder_layers=4, d_ff=256, norm="pre"
+    ),
+}
+
+
+def offer_nothing(*_: object, **__: object) -> None:
+    """Stands where tap() would."""
+
+
+def seconds(work: Callable[[], object], *, with_taps: bool) -> float:
+    modules = (embedding, layers, transformer)
+    patches = [mock.patch.object(module, "tap", offer_nothing) for module in modules]
+    for patch in patches if not with_taps else []:
+        patch.start()
+    try:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+    finally:
+        mock.patch.stopall()
+
+
+def measured(work: Callable[[], object]) -> tuple[float, float, float]:
+    """How long it takes with the taps against without: quartiles of the ratio."""
+    for _ in range(3):
+        work()
+    ratios = [
+        seconds(work, with_taps=True) / seconds(work, with_taps=False)
+        if number % 2
+        else 1 / (seconds(work, with_taps=False) / seconds(work, with_taps=True))
+        for number in range(REPEATS)
+    ]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return low, middle, high
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("| shape | work | with taps / without | quartiles |\n|---|---|---|---|")
+    for name, config in SHAPES.items():
+        torch.manual_seed(0)
+        model = Transformer.from_config(
+            config, source_vocab_size=200, target_vocab_size=200, pad_id=PAD_ID
+        )
+        source, target = torch.randint(4, 200, (16, 10)), torch.randint(4, 200, (16, 10))
+
+        def train(
+            model: Transformer = model, source: torch.Tensor = source, target: torch.Tensor = target
+        ) -> None:
+            for _ in range(3):
+                summed_loss(model(source, target), target, PAD_ID).backward()
+            model.zero_grad()
+
+        def decode(model: Transformer = model, source: torch.Tensor = source) -> None:
+            greedy(model, source[:4], start_id=EOS_ID, limits=[12] * 4)
+
+        for task, work in (("training", train), ("decoding", decode)):
+            low, middle, high = measured(work)
+            print(f"| {name} | {task} | {middle:.3f} | {low:.3f} to {high:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

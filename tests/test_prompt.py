@@ -1,0 +1,92 @@
+"""The prompt's colon commands: look inside the last sentence, and change something."""
+
+import pytest
+
+from minitransformer.decoding import Translator
+from minitransformer.errors import UserError
+from minitransformer.prompt import Prompt
+
+
+@pytest.fixture
+def prompt(tiny):
+    return Prompt(Translator.load(tiny.path), scores=False)
+
+
+def answered(prompt, capsys, *lines: str) -> str:
+    for line in lines[:-1]:
+        prompt.answer(line)
+    capsys.readouterr()
+    prompt.answer(lines[-1])
+    return capsys.readouterr().out
+
+
+def test_a_sentence_is_translated_and_looked_into(prompt, capsys):
+    assert answered(prompt, capsys, "I go to school") == "Voy a la escuela\n"
+    walk = answered(prompt, capsys, ":walk")
+    assert walk.count("Step ") == 5
+    assert len(answered(prompt, capsys, ":full")) > 4 * len(walk)
+    attention = answered(prompt, capsys, ":attention")
+    assert "masked self-attention" in attention
+    assert "<EOS> → Voy" in attention
+    assert answered(prompt, capsys, ":why").count("without it") == 5
+    for command in (":walk", ":hide", ":head", ":position", ":force", ":reset", ":why"):
+        assert command in answered(prompt, capsys, ":help")
+
+
+def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
+    before = answered(prompt, capsys, "I go to school", ":walk")
+    hidden = answered(prompt, capsys, ":hide 4")
+    assert "word 4 hidden" in hidden
+    assert "before  Voy a la escuela\n" in hidden
+    assert "now     Voy a la escuela\n" not in hidden
+    off = answered(prompt, capsys, ":hide 4", ":head cross.0.0 off")
+    assert "head cross.0.0 off" in off
+    assert "hidden" not in off
+    none = answered(prompt, capsys, ":head cross.0.0 on", ":position off")
+    assert "positions off" in none
+    forced = answered(prompt, capsys, ":position on", ":force Vamos")
+    assert "now     Vamos" in forced
+    assert "produced       Vamos (forced)" in answered(prompt, capsys, ":walk")
+    other = answered(prompt, capsys, "We drink tea")  # goes on with the experiment
+    assert "forced: Vamos" in other
+    assert "nothing is changed any more" in answered(prompt, capsys, ":reset")
+    assert answered(prompt, capsys, "I go to school", ":walk") == before
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (":wlak", "no command ':wlak': did you mean 'walk'"),
+        (":", "no command ':'"),
+        (":walk now", "'now' is too much"),
+        (":hide", "from 1 to 2"),
+        (":hide 3", "from 1 to 2"),
+        (":hide two", "from 1 to 2"),
+        (":head encoder.0.1 off", "encoder.0.1: there are 1 heads, counted from 0"),
+        (":head encoder.4.0 off", "encoder.4.0: there are 1 encoder layers, counted from 0"),
+        (":head middle off", "'middle' is no head"),
+        (":head encoder.0.0", "name a head and on or off"),
+        (":position", "say on or off"),
+        (":force vamoz", "the target has no word 'vamoz'"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out_changes_nothing(prompt, line, complaint):
+    prompt.answer("Let's go")
+    with pytest.raises(UserError) as caught:
+        prompt.answer(line)
+    assert complaint in str(caught.value)
+    assert str(prompt.experiment) == ""
+
+
+def test_there_must_be_a_sentence_first(prompt):
+    for line in (":walk", ":full", ":attention", ":why", ":hide 1", ":reset", ":position off"):
+        with pytest.raises(UserError, match="type a sentence first"):
+            prompt.answer(line)
+
+
+def test_the_last_word_cannot_be_hidden(prompt):
+    prompt.answer("Let's go")
+    prompt.answer(":hide 1")
+    with pytest.raises(UserError, match="every source word is hidden"):
+        prompt.answer(":hide 2")
+    assert prompt.experiment.hidden == {1}

@@ -1,0 +1,223 @@
+"""How a walk-through is shown: in the sheet's words, adding up, in 80 columns, and in files."""
+
+import json
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer.decoding import Translator
+from minitransformer.explain.figures import shown, shown_terms
+from minitransformer.explain.narration import Table, narrate
+from minitransformer.explain.terminal_view import View, is_plain
+from minitransformer.explain.walkthrough import walk_through
+from minitransformer.explain.walkthrough_files import as_json, as_markdown
+from tests.processes import Finished, run
+from tests.small_runs import translator_for
+from tests.test_walkthrough import SENTENCE, SHAPES, every_shape
+
+LONG = " ".join([SENTENCE, "and the children live in a small house"] * 2)
+
+
+@pytest.fixture(scope="module")
+def translators(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("walks")
+    return {name: translator_for(folder / name, *changes, "model.max_length=30", "data.limit=0")
+            for name, changes in SHAPES.items()}  # fmt: skip
+
+
+@given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=9), st.integers(0, 6))
+def test_shown_terms_add_up_to_the_shown_total(terms, precision):
+    texts = shown_terms(terms, sum(terms), precision)
+    unit = 10.0**-precision
+    assert sum(round(float(text) / unit) for text in texts) == round(sum(terms) / unit)
+    for text, term in zip(texts, terms, strict=True):
+        assert abs(float(text) - term) <= 1.5 * unit + 1e-9  # moved by one digit at most
+    assert "-0.00" not in texts
+    assert shown(-0.0001, 2) == "0.00"
+
+
+def columns_that_add_up(table: Table) -> int:
+    """How many sums a table shows; each of them is right at the shown precision."""
+    sums, terms = 0, []
+    for row in table.rows:
+        if row.name != "=":
+            terms.append(row.numbers)
+            continue
+        for place, total in enumerate(row.numbers):
+            if total:
+                unit = 10 ** len(total.partition(".")[2])
+                told = sum(round(float(term[place]) * unit) for term in terms)
+                assert told == round(float(total) * unit), (place, terms, total)
+                sums += 1
+        terms = []
+    return sums
+
+
+@every_shape
+@pytest.mark.parametrize("precision", [1, 3])
+def test_every_sum_that_is_shown_adds_up(shape, precision, translators):
+    walk = walk_through(translators[shape], LONG)
+    tables = [table for block in narrate(walk, precision) for table in block.tables]
+    assert sum(columns_that_add_up(table) for table in tables) > 1000
+    shares = [table for table in tables if table.headings[-1:] in (["probability"], ["without it"])]
+    for table in shares:
+        place = 1 if table.headings[-1] == "probability" else 0
+        numbers = [row.numbers[place] for row in table.rows]
+        unit = 10 ** len(numbers[0].partition(".")[2])
+        assert sum(round(float(number) * unit) for number in numbers) == unit
+
+
+@every_shape
+def test_long_sentences_stay_readable(shape, translators):
+    walk = walk_through(translators[shape], LONG)
+    view = View()
+    for lines in (view.compact(walk), view.full(walk, step=1), view.attention(walk),
+                  view.why(walk), view.full(walk, only="encoder.layers.0")):  # fmt: skip
+        shown_lines = "\n".join(lines).splitlines()
+        assert shown_lines
+        assert [line for line in shown_lines if len(line) > 80] == []
+
+
+def test_the_sheet_of_school_can_be_followed_line_by_line(tiny_bn):
+    walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
+    told = [block.sentence for block in narrate(walk, 3)]
+    in_order = [
+        "Start with embeddings of I, go, to, school",
+        "Add positional encoding to determine the order of the words",
+        "Transform I, go, to, school into Q, K and V embedding with the matrices of the encoder",
+        "Calculate the attention between I and I, I and go, I and to, I and school, and update",
+        "Calculate the attention between school and I, school and go, school and to,",
+        "Add the V embedding of I, go, to, school to its original embedding",
+        "Transform <EOS> into Q, K and V embedding with the matrices of the decoder",
+        "Calculate the attention between <EOS> and <EOS>, and update the V embedding",
+        "Add the V embedding of <EOS> to its original embedding",
+        "Convert the latest embedding of <EOS> to a Q embedding with the matrices of cross",
+        "Calculate the attention between <EOS> and I, <EOS> and go, <EOS> and to, <EOS> and school",
+        "Add the V embedding of <EOS> to its latest embedding",
+        "Feed the latest embedding of <EOS> to a dense network to produce আমি",
+        "Transform আমি into Q, K and V embedding with the matrices of the decoder",
+        "Calculate the attention between আমি and <EOS>, আমি and আমি, and update the V embedding",
+        "Feed the latest embedding of আমি to a dense network to produce স্কুলে",
+        "Calculate the attention between স্কুলে and <EOS>, স্কুলে and আমি, স্কুলে and স্কুলে,",
+        "Feed the latest embedding of স্কুলে to a dense network to produce যাই",
+        "Feed the latest embedding of যাই to a dense network to produce <EOS>",
+    ]
+    place = 0
+    for sentence in in_order:
+        place = next(n for n in range(place, len(told)) if told[n].startswith(sentence)) + 1
+
+
+def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
+    spanish = walk_through(Translator.load(tiny.path), "Let's go", expected="Vamos")
+    assert list(View().shift(spanish)) == [
+        "decoder input  <EOS>  Vamos", "expected       Vamos  <EOS>", "produced       Vamos  <EOS>",
+    ]  # fmt: skip
+    bangla = walk_through(Translator.load(tiny_bn.path), "I go to school")
+    assert list(View().shift(bangla))[:4] == [
+        "decoder input    1  <EOS>", "                 2  আমি", "                 3  স্কুলে",
+        "                 4  যাই",
+    ]  # fmt: skip
+    words = {step.produced for step in bangla.steps} - {"<EOS>"}
+    for line in View().compact(bangla):
+        for word in words:
+            if word in line and "embedding" not in line and "Why" not in line:
+                assert line.endswith(word)
+    assert not is_plain("স্কুলে")
+    assert not is_plain("日本")
+    assert not is_plain("شكرا")
+    assert is_plain("España")
+
+
+def test_colour_is_asked_for(tiny):
+    walk = walk_through(Translator.load(tiny.path), "Let's go")
+    plain, coloured = (list(View(colour=colour).compact(walk)) for colour in (False, True))
+    assert not any("\x1b" in line for line in plain)
+    assert any("\x1b" in line for line in coloured)
+    assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
+
+
+@every_shape
+def test_the_json_has_every_number(shape, translators):
+    walk = walk_through(translators[shape], SENTENCE)
+    data = json.loads(json.dumps(as_json([walk]), allow_nan=False))
+    assert (data["format"], data["version"]) == ("minitransformer-walkthrough", 1)
+    [told] = data["walkthroughs"]
+    assert [step["produced"]["token"] for step in told["steps"]] == [
+        step.produced for step in walk.steps
+    ]
+    stages = [*told["encoder"], *(stage for step in told["steps"] for stage in step["stages"])]
+    assert len(stages) == len(list(walk.stages()))
+    for (number, stage), kept in zip(walk.stages(), stages, strict=True):
+        assert kept["path"] == stage.path
+        if kept["kind"] == "attention":
+            is_told_before = number > 1 and stage.look == "cross-attention"
+            assert (kept["key"] is None) == is_told_before
+            assert torch.tensor(kept["weights"]).allclose(stage.weights)
+        if kept["kind"] == "head":
+            assert len(kept["logits"]) == len(stage.logits)
+    assert {stage["kind"] for stage in stages} >= {"embedding", "attention", "residual", "head"}
+
+
+def test_the_markdown_is_tables(tiny_bn):
+    walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
+    text = as_markdown(walk, 2)
+    assert text.startswith("# I go to school → আমি স্কুলে যাই\n\n## Encoder\n")
+    assert text.count("## Decoder, step") == 4
+    assert "<EOS>" not in text.replace(r"\<EOS\>", "")
+    for table in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
+        bars = {line.count("|") for line in table.replace(r"\|", "").splitlines()}
+        assert len(bars) == 1
+
+
+def translate(folder, *arguments: object) -> Finished:
+    return run("translate.py", *arguments, folder=folder)
+
+
+def test_the_command_shows_checks_and_writes(tiny):
+    shown = translate(tiny.folder, "--walkthrough", "Let's go", "--expected", "Vamos")
+    assert (shown.code, "Step 1\n  decoder input  <EOS>\n" in shown.out) == (0, True)
+    assert "expected       Vamos  <EOS>\n" in shown.out
+    assert re.search(r"checked: [\d,]+ values, each recomputed from those before it", shown.out)
+    assert "\x1b" not in shown.out
+    one = translate(tiny.folder, "--walkthrough", "Let's go", "I eat rice", "--step", 2)
+    assert one.out.count("Step 2\n") == 2
+    assert "Step 1" not in one.out
+    part = translate(
+        tiny.folder, "--walkthrough", "Let's go", "--only", "decoder.layers.0.cross_attention",
+        "--precision", 1,
+    )  # fmt: skip
+    paths = set(re.findall(r"\[((?:en|de)coder[\w.]+)\]", part.out))
+    assert paths == {"decoder.layers.0.cross_attention"}
+    assert not re.search(r"\d\.\d\d", part.out.split("checked")[0])
+    full = translate(tiny.folder, "--walkthrough", "Let's go", "--full")
+    assert len(full.out.splitlines()) > 100
+    for name in ("out.json", "out.md"):
+        written = translate(tiny.folder, "--walkthrough", name, "Let's go", "We drink tea")
+        assert (written.code, written.out) == (0, "")
+    assert len(json.loads((tiny.folder / "out.json").read_text())["walkthroughs"]) == 2
+    assert "# We drink tea →" in (tiny.folder / "out.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--walkthrough"], 2, "name a sentence to walk through"),
+        (["--walkthrough", " "], 1, "there is no word to walk through"),
+        (["--walkthrough", "out.json"], 2, "name a sentence to walk through"),
+        (["--walkthrough", "Let's go", "--step", "9"], 2, "--step 9: there are 2 steps, from 1"),
+        (["--walkthrough", "Let's go", "--step", "0"], 2, "--step 0: there are 2 steps, from 1"),
+        (["--walkthrough", "Let's go", "--only", "decoder.layers.7"], 2, "the parts are encoder."),
+        (["--walkthrough", "Let's go", "--precision", "99"], 2, "from 0 to 15 digits"),
+        (["--walkthrough", "Let's go", "--scores"], 2, "does not go with --tokens, --scores"),
+        (["--full", "Let's go"], 2, "go with --walkthrough"),
+        (["--walkthrough", "no/such/out.json", "Let's go"], 1, "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(arguments, code, complaint, tiny):
+    result = translate(tiny.folder, "--run", "runs/tiny", *arguments)
+    assert result.code == code
+    assert complaint in result.err
+    assert result.out == ""
