@@ -77,7 +77,7 @@ def test_scalars_are_read_as_people_mean_them(text, value):
         ("1: 2", "the key 1 is not a word"),
         ("a: \x00", "not readable as YAML"),
         ("[" * 100_000, "not readable as YAML"),
-        ("a: " + "x" * 2_000_000, "too long for a config"),
+        ("a: " + "x" * 2_000_000, "characters is too long"),
         ("--- a\n--- b", "line 2:"),
     ],
 )

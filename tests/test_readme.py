@@ -85,7 +85,7 @@ def run_block(block: str, folder: Path) -> int:
             result = Finished(done.returncode, done.stdout, done.stderr)
         assert result.code == 0, (command, result.err)
         shows = command.startswith(("echo", 'python translate.py "', "python translate.py --run"))
-        if shows and comment:
+        if shows and comment and "--walkthrough" not in command:
             assert result.out == f"{comment}\n"
             checked += 1
     return checked

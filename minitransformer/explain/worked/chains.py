@@ -14,57 +14,11 @@ import torch
 from torch import Tensor
 
 from minitransformer.explain.worked.formulas import evaluate, only_moves
-from minitransformer.explain.worked.numbers import SAME, Printed, rounded
+from minitransformer.explain.worked.numbers import SAME, rounded
 from minitransformer.explain.worked.sheet import Cell, Sheet, Step
+from minitransformer.explain.worked.verdict import Causes, Judged
 
 Matrices = dict[str, Tensor]
-Causes = frozenset[str]  # the slips that a wrong number goes back to
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A printed number, our value, and what is to be said about it."""
-
-    cell: Cell
-    printed: Printed
-    exact: float | None  # None where nothing can be computed
-    kind: str  # right, slip, follows, not checkable or unexplained
-    chain: str = "exact"  # that gives the number
-    rounding: str = ""  # by which it does; none where it is the same
-    causes: Causes = frozenset()
-    behind: Causes = frozenset()  # earlier slips in what a wrong number should have been
-    is_scan: bool = False  # read from a damaged place
-
-    @property
-    def how(self) -> str:
-        """The verdict and its reason in a few words, as sheets declare it."""
-        way = [self.chain] * (self.chain not in ("exact", "printed")) + [self.rounding]
-        if self.kind == "right":
-            way = [self.chain] * (self.chain != "exact") + [self.rounding or "agrees"]
-            return " ".join(["scan"] * self.is_scan + way)
-        if self.kind in ("slip", "follows"):
-            slips = "+".join(sorted(self.causes, key=slip_order))
-            return " ".join([self.kind, slips, *(way if self.kind == "follows" else [])])
-        return self.kind
-
-    @property
-    def verdict(self) -> str:
-        """One of the names under which verdicts are counted."""
-        if self.is_scan and self.kind == "right":
-            return "ocr"
-        return {
-            "right": "rounded" if self.rounding else "agrees", "slip": "errata_origin",
-            "follows": "errata_propagated", "not checkable": "not_checkable",
-        }.get(self.kind, "unexplained")  # fmt: skip
-
-    @property
-    def is_origin(self) -> bool:
-        """Is the number wrong without an earlier one to blame?"""
-        return self.kind in ("slip", "unexplained")
-
-
-def slip_order(number: str) -> tuple[int, str]:
-    return (int(number), "") if number.isdecimal() else (10**9, number)
 
 
 @dataclass
@@ -147,8 +101,8 @@ def extend(
         causes["printed"][cell] = each.causes
         causes["mended"][cell] = each.behind if each.is_origin else each.causes
     for chain, value_then in (("printed", values.printed), ("mended", values.mended)):
-        for cell in cells_of(values.exact):
-            if cell not in causes[chain]:  # not printed, so nobody judged it
+        if not judged and tainted_cells(step, chains, chain):  # not printed, so nobody judged it
+            for cell in cells_of(values.exact):
                 same = same_as(at(value_then, cell), cell)
                 causes[chain][cell] = slips_behind(sheet, step, chains, chain, same)
         chains.causes[chain][step.name] = causes[chain]
@@ -164,14 +118,8 @@ def slips_behind(
     sheet: Sheet, step: Step, chains: Chains, chain: str, still_fits: Callable[[Tensor], bool]
 ) -> Causes:
     """The slips without which a step's value on a chain would have been another."""
-    assert step.compute is not None
     matrices: Matrices = getattr(chains, chain)
-    tainted = {
-        (name, cell): causes
-        for name in step.compute.names
-        for cell, causes in chains.causes[chain].get(name, {}).items()
-        if causes
-    }
+    tainted = tainted_cells(step, chains, chain)
 
     def without(slips: Causes) -> Tensor:
         put_right = dict(matrices)
@@ -183,6 +131,17 @@ def slips_behind(
         return value_of(sheet, step, put_right)
 
     return blamed(Causes().union(*tainted.values()), without, still_fits)
+
+
+def tainted_cells(step: Step, chains: Chains, chain: str) -> dict[tuple[str, Cell], Causes]:
+    """What a step reads that goes back to slips."""
+    assert step.compute is not None
+    return {
+        (name, cell): causes
+        for name in step.compute.names
+        for cell, causes in chains.causes[chain].get(name, {}).items()
+        if causes
+    }
 
 
 def slips_carried(

@@ -4,12 +4,12 @@ import json
 import math
 from typing import Any
 
-from minitransformer.explain.worked.chains import Judged
 from minitransformer.explain.worked.engine import VERDICTS, Worked, WorkedStep
 from minitransformer.explain.worked.judging import UNEXPLAINED, place_of
 from minitransformer.explain.worked.layout import shortened
 from minitransformer.explain.worked.report import heading, sheet_facts, step_notes
 from minitransformer.explain.worked.summary import labelled, summary
+from minitransformer.explain.worked.verdict import Judged
 
 
 def list_json(works: list[Worked]) -> str:

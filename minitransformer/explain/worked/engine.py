@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from minitransformer.explain.worked.chains import (
-    Judged,
     StepValues,
     extend,
     new_chains,
@@ -18,6 +17,7 @@ from minitransformer.explain.worked.judging import NOT_CHECKABLE, UNEXPLAINED, j
 from minitransformer.explain.worked.numbers import is_rounded, is_same, read_number, shortest
 from minitransformer.explain.worked.sheet import Cell, Sheet, Step
 from minitransformer.explain.worked.sheet_model import trace_sheet, traced
+from minitransformer.explain.worked.verdict import Judged
 
 VERDICTS = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", "not_checkable",
             "unexplained")  # fmt: skip

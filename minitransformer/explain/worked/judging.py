@@ -6,9 +6,7 @@ from torch import Tensor
 
 from minitransformer.errors import SheetError
 from minitransformer.explain.worked.chains import (
-    Causes,
     Chains,
-    Judged,
     StepValues,
     at,
     copied_cells,
@@ -25,6 +23,7 @@ from minitransformer.explain.worked.numbers import (
     read_number,
 )
 from minitransformer.explain.worked.sheet import Cell, Sheet, Slip, Step
+from minitransformer.explain.worked.verdict import Causes, Judged
 
 NOT_CHECKABLE, UNEXPLAINED = "not checkable", "unexplained"
 

@@ -2,11 +2,11 @@
 
 import re
 
-from minitransformer.explain.worked.chains import Judged, slip_order
 from minitransformer.explain.worked.engine import NOT_RUN, Worked, WorkedStep
 from minitransformer.explain.worked.layout import shortened
 from minitransformer.explain.worked.report import heading, sheet_facts, step_notes
 from minitransformer.explain.worked.summary import summary
+from minitransformer.explain.worked.verdict import Judged, slip_order
 
 HEAD = r"""% compile with xelatex or lualatex; other scripts need \setmainfont{...}
 \documentclass{article}

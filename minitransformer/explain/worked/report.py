@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from minitransformer.explain.worked.chains import Judged, at, slip_order
+from minitransformer.explain.worked.chains import at
 from minitransformer.explain.worked.engine import NOT_RUN, VERDICTS, Worked, WorkedStep
 from minitransformer.explain.worked.judging import UNEXPLAINED, place_of
 from minitransformer.explain.worked.layout import (
@@ -15,6 +15,7 @@ from minitransformer.explain.worked.layout import (
 from minitransformer.explain.worked.numbers import shortest
 from minitransformer.explain.worked.sheet import Cell, Sheet, Slip, Step
 from minitransformer.explain.worked.summary import complaint_lines, summary
+from minitransformer.explain.worked.verdict import Judged, slip_order
 
 HEADINGS = ("values", "agree", "round", "wrong", "follow", "scan", "n/c", "???")
 MEANING = """round: agree after rounding; wrong: by a slip made here; follow: because of one;

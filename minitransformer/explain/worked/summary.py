@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterator
 
-from minitransformer.explain.worked.chains import Judged
 from minitransformer.explain.worked.engine import NOT_RUN, VERDICTS, Worked, work_through
 from minitransformer.explain.worked.judging import UNEXPLAINED, place_of
 from minitransformer.explain.worked.layout import counted, wrapped
 from minitransformer.explain.worked.numbers import shortest
+from minitransformer.explain.worked.verdict import Judged
 
 WORDS = {
     "agrees": ("agrees", "agree"),
