@@ -35,6 +35,11 @@ SHAPES = {
 }  # fmt: skip
 SENTENCE = "My brother has a red car"
 every_shape = pytest.mark.parametrize("shape", SHAPES)
+long_for_every_shape = pytest.mark.parametrize(
+    "shape",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("tiny", "pre-norm")))
+     for name in SHAPES],
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +89,7 @@ def test_step_t_is_row_t_of_the_teacher_forced_trace(shape, translators):
                 assert torch.allclose(stage.total[0], expected, atol=1e-10)
 
 
-@every_shape
+@long_for_every_shape
 def test_any_recorded_value_that_is_changed_is_named(shape, translators):
     walk = walk_through(translators[shape], SENTENCE)
     for number, stage in walk.stages():
@@ -118,7 +123,7 @@ def test_a_changed_choice_is_named(translators):
             check(dataclasses.replace(walk, steps=[first, *walk.steps[1:]]))
 
 
-@every_shape
+@long_for_every_shape
 def test_any_weight_that_is_changed_is_noticed(shape, translators):
     translator = translators[shape]
     walk = walk_through(translator, SENTENCE)

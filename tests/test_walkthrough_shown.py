@@ -16,7 +16,7 @@ from minitransformer.explain.walkthrough import walk_through
 from minitransformer.explain.walkthrough_files import as_json, as_markdown
 from tests.processes import Finished, run
 from tests.small_runs import translator_for
-from tests.test_walkthrough import SENTENCE, SHAPES, every_shape
+from tests.test_walkthrough import SENTENCE, SHAPES, every_shape, long_for_every_shape
 
 LONG = " ".join([SENTENCE, "and the children live in a small house"] * 2)
 
@@ -56,7 +56,7 @@ def columns_that_add_up(table: Table) -> int:
     return sums
 
 
-@every_shape
+@long_for_every_shape
 def test_every_sum_that_is_shown_adds_up(shape, translators):
     walk = walk_through(translators[shape], LONG)
     precision = 1 if shape == "bpe" else 3
@@ -70,7 +70,7 @@ def test_every_sum_that_is_shown_adds_up(shape, translators):
         assert sum(round(float(number) * unit) for number in numbers) == unit
 
 
-@every_shape
+@long_for_every_shape
 def test_long_sentences_stay_readable(shape, translators):
     walk = walk_through(translators[shape], LONG)
     view = View()
