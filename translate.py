@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import re
 import sys
 from pathlib import Path
 
@@ -33,14 +34,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--walkthrough", nargs="?", const="", metavar="FILE",
         help="show how each sentence is translated; FILE.json or FILE.md writes it there",
     )  # fmt: skip
-    parser.add_argument("--full", action="store_true", help="of a walk-through: every number")
+    parser.add_argument("--full", action="store_true", help="of a walk-through: every stage")
     parser.add_argument("--step", type=int, help="of a walk-through: one decoding step, from 1")
     parser.add_argument(
         "--only", metavar="PART",
         help="of a walk-through: a part, such as decoder.layers.0.cross_attention",
     )  # fmt: skip
     parser.add_argument(
-        "--precision", type=int, default=3, help="of a walk-through: digits after the point"
+        "--precision", type=int, help="of a walk-through: digits after the point (default: 3)"
     )
     parser.add_argument("--expected", metavar="TEXT", help="of a walk-through: the right answer")
     parser.add_argument(
@@ -70,17 +71,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def check_walkthrough(options: argparse.Namespace) -> None:
     """Sort out what stands behind --walkthrough: a file to write, or already the sentence."""
-    is_asked = options.walkthrough is not None
-    if options.walkthrough and not options.walkthrough.endswith((".json", ".md")):
-        options.sentences.insert(0, options.walkthrough)
+    value, is_asked = options.walkthrough or "", options.walkthrough is not None
+    others = options.sentences or options.input
+    if others and re.fullmatch(r"\S+\.\w{1,5}", value) and not value.endswith((".json", ".md")):
+        raise UsageError(f"--walkthrough {value}: a walk-through is written as .json or .md")
+    if value and not value.endswith((".json", ".md")):
+        options.sentences.insert(0, value)
         options.walkthrough = ""
-    details = options.full or options.only or options.expected or options.step is not None
-    if details and not is_asked:
-        raise UsageError("--full, --step, --only and --expected go with --walkthrough")
+    for name in ("full", "step", "only", "expected", "precision"):
+        is_given = getattr(options, name) not in (None, False)
+        if is_given and not is_asked:
+            raise UsageError(f"--{name} goes with --walkthrough")
+        if is_given and options.walkthrough and name in ("full", "step", "only"):
+            raise UsageError(f"--{name} is for the terminal; a file has everything")
     if is_asked and (options.tokens or options.scores or options.output):
         raise UsageError("--walkthrough does not go with --tokens, --scores or --output")
-    if not 0 <= options.precision <= 15:
-        raise UsageError(f"--precision {options.precision}: from 0 to 15 digits")
+    if options.precision is not None and not 0 <= options.precision <= 9:
+        raise UsageError(f"--precision {options.precision}: from 0 to 9 digits")
 
 
 def newest_run() -> Path:

@@ -48,12 +48,11 @@ def measured(work: Callable[[], object]) -> tuple[float, float, float]:
     """How long it takes with the taps against without: quartiles of the ratio."""
     for _ in range(3):
         work()
-    ratios = [
-        seconds(work, with_taps=True) / seconds(work, with_taps=False)
-        if number % 2
-        else 1 / (seconds(work, with_taps=False) / seconds(work, with_taps=True))
-        for number in range(REPEATS)
-    ]
+    ratios = []
+    for number in range(REPEATS):
+        order = (True, False) if number % 2 else (False, True)
+        took = {with_taps: seconds(work, with_taps=with_taps) for with_taps in order}
+        ratios.append(took[True] / took[False])
     low, middle, high = statistics.quantiles(ratios, n=4)
     return low, middle, high
 

@@ -50,7 +50,7 @@ def remarks(translation: Translation, translator: Translator) -> list[str]:
     vocabulary = translator.tokenizer.source
     name, unknown = vocabulary.unknown_name, translation.source.unknown
     found = [
-        f"unknown {name} '{shown(word)}'{did_you_mean(word, vocabulary.ids)}"
+        f"unknown {name} '{printable(word)}'{did_you_mean(word, vocabulary.ids)}"
         for word in unknown[:MOST_UNKNOWN]
     ]
     if len(unknown) > MOST_UNKNOWN:
@@ -65,13 +65,16 @@ def remarks(translation: Translation, translator: Translator) -> list[str]:
     return found
 
 
-def shown(word: str) -> str:
+def printable(word: str) -> str:
     """A word as it may go to a terminal: without control characters, and not endless."""
-    safe = "".join(
+    return without_controls(word) if len(word) <= 40 else f"{without_controls(word[:40])}…"
+
+
+def without_controls(text: str) -> str:
+    return "".join(
         f"\\x{ord(each):02x}" if unicodedata.category(each) in ("Cc", "Cs") else each
-        for each in word[:40]
+        for each in text
     )
-    return safe if len(word) <= 40 else f"{safe}…"
 
 
 def score_fields(translation: Translation, translator: Translator) -> list[str]:

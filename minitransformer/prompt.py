@@ -5,27 +5,26 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-import torch
-
 from minitransformer.decoding import Translator
 from minitransformer.errors import UsageError, UserError, did_you_mean
+from minitransformer.explain.checking import check
 from minitransformer.explain.experiments import NOTHING, Experiment, head_of
-from minitransformer.explain.reasons import log_probabilities
 from minitransformer.explain.terminal_view import View, wants_colour
 from minitransformer.explain.walkthrough import Walkthrough, walk_through
 from minitransformer.line_translation import RUNNERS_UP, remarks, score_fields
 
 HELP = """\
-  :walk                     how the last sentence was translated, a block per token
-  :full                     the same with every number
-  :attention                where every token looked, layer by layer
-  :why                      what each token would have been worth without each source word
-  :hide 2                   take the second source word out (again: put it back)
-  :head encoder.0.1 off     switch off a head: encoder, decoder or cross, layer, head, from 0
-  :position off             leave the positions away
-  :force vamos              make the translation begin so
-  :reset                    undo all of these
-  :help                     this list"""
+  :walk                   how the last sentence was translated, a block per token
+  :full                   the same with every stage
+  :attention              where every token looked, layer by layer
+  :why                    what each token is worth without each source word
+  :hide 2                 take the second source word out (again: put it back)
+  :head encoder.0.0 off   switch off a head: encoder, decoder or cross;
+                          layer and head are counted from 0
+  :position off           leave the positions away
+  :force Vamos            make the translation begin so
+  :reset                  undo all of these
+  :help                   this list; Ctrl-D leaves"""
 
 
 class Prompt:
@@ -50,8 +49,8 @@ class Prompt:
             "reset": self.reset, "help": self.help,
         }  # fmt: skip
         if name not in commands:
-            meant = did_you_mean(name, commands)
-            raise UsageError(f"no command ':{name}'{meant}; :help lists them")
+            meant = did_you_mean(name, commands).replace("'", "':", 1)
+            raise UsageError(f"no command ':{name}'{meant or '; :help lists them'}")
         commands[name](words)
 
     def translate(self, text: str) -> None:
@@ -64,15 +63,18 @@ class Prompt:
         if self.scores:
             for field in score_fields(translation, self.translator):
                 print(f"  {field}")
-        if translation.source.words:
-            self.sentence = text
-            hidden = {place for place in self.experiment.hidden if place <= self.num_words()}
-            self.experiment = replace(self.experiment, hidden=frozenset(hidden))
+        if not translation.source.words:
+            return
+        self.sentence = text
+        hidden = {place for place in self.experiment.hidden if place <= self.num_words()}
+        self.experiment = replace(self.experiment, hidden=frozenset(hidden))
         if self.experiment != NOTHING:
             self.compare()
 
     def num_words(self) -> int:
-        return len(self.translator.tokenizer.encode_source(self.sentence).words)
+        """How many words of the sentence the model takes."""
+        return len(self.translator.fit(self.translator.tokenizer.encode_source(self.sentence).ids)
+                   ) - self.translator.tokenizer.source_end  # fmt: skip
 
     def walked(self, experiment: Experiment) -> Walkthrough:
         if not self.sentence:
@@ -81,11 +83,13 @@ class Prompt:
 
     def walk(self, words: list[str]) -> None:
         expect_nothing(words)
-        show(self.view.compact(self.walked(self.experiment)))
+        walk = self.walked(self.experiment)
+        show([*self.view.compact(walk), self.view.checked(check(walk))])
 
     def full(self, words: list[str]) -> None:
         expect_nothing(words)
-        show(self.view.full(self.walked(self.experiment)))
+        walk = self.walked(self.experiment)
+        show([*self.view.full(walk), self.view.checked(check(walk))])
 
     def attention(self, words: list[str]) -> None:
         expect_nothing(words)
@@ -105,8 +109,8 @@ class Prompt:
     def hide(self, words: list[str]) -> None:
         self.walked(NOTHING)
         most = self.num_words()
-        if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= most:
-            raise UsageError(f"name a source word by its number, from 1 to {most}: :hide 1")
+        if words not in [[str(number)] for number in range(1, most + 1)]:
+            raise UsageError(f"name a source word by its place, from 1 to {most}: :hide 1")
         self.change(replace(self.experiment, hidden=self.experiment.hidden ^ {int(words[0])}))
 
     def head(self, words: list[str]) -> None:
@@ -133,28 +137,18 @@ class Prompt:
     def change(self, experiment: Experiment) -> None:
         """Carry an experiment out, and show what it changed."""
         self.walked(experiment)  # complains before anything is changed
+        is_change = experiment != self.experiment
         self.experiment = experiment
-        self.compare()
+        if is_change:
+            self.compare()
+        else:
+            print(f"  {experiment if str(experiment) else 'nothing is changed'}, as before")
 
     def compare(self) -> None:
-        """The translation as it is and as it becomes, and what each of its tokens is worth then."""
+        """The translation as it is and as it becomes, and what its tokens are worth."""
         before, now = self.walked(NOTHING), self.walked(self.experiment)
         print(f"  {str(self.experiment) or 'nothing is changed any more'}")
-        print(f"  before  {before.translation}")
-        print(f"  now     {now.translation}")
-        fed = [step.fed_id for step in before.steps]
-        produced = [step.produced_id for step in before.steps]
-        worth = [
-            log_probabilities(
-                walk.model, torch.tensor([walk.source_ids], device=device_of(walk)), fed, produced
-            )[0].exp().tolist()
-            for walk in (before, now)
-        ]  # fmt: skip
-        show(self.view.comparison([step.produced for step in before.steps], *worth))
-
-
-def device_of(walk: Walkthrough) -> torch.device:
-    return next(walk.model.parameters()).device
+        show(self.view.change(before, now))
 
 
 def expect_nothing(words: list[str]) -> None:
@@ -172,7 +166,7 @@ def run_prompt(translator: Translator, *, scores: bool) -> None:
     with contextlib.suppress(ImportError):  # there is none on some systems
         import readline  # noqa: F401 - input() uses it once it is loaded
     source = translator.tokenizer.source
-    hint = f"of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:8])}"
+    hint = f"of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:6])}"
     print(
         f"Type a sentence{f' {hint}' if source.token_name == 'word' else ''}.\n"
         "Then :walk shows how it was translated, and :help what else there is.\n"

@@ -23,6 +23,7 @@ def answered(prompt, capsys, *lines: str) -> str:
 def test_a_sentence_is_translated_and_looked_into(prompt, capsys):
     assert answered(prompt, capsys, "I go to school") == "Voy a la escuela\n"
     walk = answered(prompt, capsys, ":walk")
+    assert "checked: " in walk
     assert walk.count("Step ") == 5
     assert len(answered(prompt, capsys, ":full")) > 4 * len(walk)
     attention = answered(prompt, capsys, ":attention")
@@ -46,9 +47,10 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
     assert "positions off" in none
     forced = answered(prompt, capsys, ":position on", ":force Vamos")
     assert "now     Vamos" in forced
-    assert "produced       Vamos (forced)" in answered(prompt, capsys, ":walk")
+    assert "produced       (forced) Vamos" in answered(prompt, capsys, ":walk")
     other = answered(prompt, capsys, "We drink tea")  # goes on with the experiment
     assert "forced: Vamos" in other
+    assert "probability of each token that is produced now" in other
     assert "nothing is changed any more" in answered(prompt, capsys, ":reset")
     assert answered(prompt, capsys, "I go to school", ":walk") == before
 
@@ -56,14 +58,15 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (":wlak", "no command ':wlak': did you mean 'walk'"),
+        (":wlak", "no command ':wlak': did you mean ':walk'?"),
         (":", "no command ':'"),
         (":walk now", "'now' is too much"),
         (":hide", "from 1 to 2"),
         (":hide 3", "from 1 to 2"),
         (":hide two", "from 1 to 2"),
-        (":head encoder.0.1 off", "encoder.0.1: there are 1 heads, counted from 0"),
-        (":head encoder.4.0 off", "encoder.4.0: there are 1 encoder layers, counted from 0"),
+        (f":hide {'1' * 5000}", "from 1 to 2"),
+        (":head encoder.0.1 off", "encoder.0.1: of heads there are 1, counted from 0"),
+        (":head encoder.4.0 off", "encoder.4.0: of encoder layers there are 1, counted from 0"),
         (":head middle off", "'middle' is no head"),
         (":head encoder.0.0", "name a head and on or off"),
         (":position", "say on or off"),
@@ -82,6 +85,12 @@ def test_there_must_be_a_sentence_first(prompt):
     for line in (":walk", ":full", ":attention", ":why", ":hide 1", ":reset", ":position off"):
         with pytest.raises(UserError, match="type a sentence first"):
             prompt.answer(line)
+
+
+def test_a_head_has_one_name(prompt, capsys):
+    answered(prompt, capsys, "Let's go", ":head encoder.00.0 off")
+    assert "nothing is changed any more" in answered(prompt, capsys, ":head encoder.0.00 on")
+    assert "nothing is changed, as before" in answered(prompt, capsys, ":reset")
 
 
 def test_the_last_word_cannot_be_hidden(prompt):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from decimal import Decimal
 
 import pytest
 import torch
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.decoding import Translator
-from minitransformer.explain.figures import shown, shown_terms
+from minitransformer.explain.figures import rounding_row, shown
 from minitransformer.explain.narration import Table, narrate
-from minitransformer.explain.terminal_view import View, is_plain
+from minitransformer.explain.terminal_view import View, is_plain, wants_colour
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.explain.walkthrough_files import as_json, as_markdown
 from tests.processes import Finished, run
@@ -29,13 +30,13 @@ def translators(tmp_path_factory):
 
 
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=9), st.integers(0, 6))
-def test_shown_terms_add_up_to_the_shown_total(terms, precision):
-    texts = shown_terms(terms, sum(terms), precision)
-    unit = 10.0**-precision
-    assert sum(round(float(text) / unit) for text in texts) == round(sum(terms) / unit)
-    for text, term in zip(texts, terms, strict=True):
-        assert abs(float(text) - term) <= 1.5 * unit + 1e-9  # moved by one digit at most
-    assert "-0.00" not in texts
+def test_rounding_makes_up_what_shown_terms_lack(terms, precision):
+    texts, total = [shown(term, precision) for term in terms], shown(sum(terms), precision)
+    rest = rounding_row([[text] for text in texts], [total])
+    told = sum(map(Decimal, texts)) + (Decimal(rest[0]) if rest else 0)
+    assert told == Decimal(total)
+    most = Decimal(len(terms) + 1).scaleb(-precision) / 2
+    assert abs(Decimal(rest[0]) if rest else 0) <= most
     assert shown(-0.0001, 2) == "0.00"
 
 
@@ -48,9 +49,8 @@ def columns_that_add_up(table: Table) -> int:
             continue
         for place, total in enumerate(row.numbers):
             if total:
-                unit = 10 ** len(total.partition(".")[2])
-                told = sum(round(float(term[place]) * unit) for term in terms)
-                assert told == round(float(total) * unit), (place, terms, total)
+                told = sum(Decimal(term[place]) for term in terms)
+                assert told == Decimal(total), (place, terms, total)
                 sums += 1
         terms = []
     return sums
@@ -62,12 +62,6 @@ def test_every_sum_that_is_shown_adds_up(shape, translators):
     precision = 1 if shape == "bpe" else 3
     tables = [table for block in narrate(walk, precision) for table in block.tables]
     assert sum(columns_that_add_up(table) for table in tables) > 1000
-    shares = [table for table in tables if table.headings[-1:] in (["probability"], ["without it"])]
-    for table in shares:
-        place = 1 if table.headings[-1] == "probability" else 0
-        numbers = [row.numbers[place] for row in table.rows]
-        unit = 10 ** len(numbers[0].partition(".")[2])
-        assert sum(round(float(number) * unit) for number in numbers) == unit
 
 
 @long_for_every_shape
@@ -90,7 +84,7 @@ def test_the_sheet_of_school_can_be_followed_line_by_line(tiny_bn):
         "Transform I, go, to, school into Q, K and V embedding with the matrices of the encoder",
         "Calculate the attention between I and I, I and go, I and to, I and school, and update",
         "Calculate the attention between school and I, school and go, school and to,",
-        "Add the V embedding of I, go, to, school to its original embedding",
+        "Add the V embedding of I, go, to, school to their original embedding",
         "Transform <EOS> into Q, K and V embedding with the matrices of the decoder",
         "Calculate the attention between <EOS> and <EOS>, and update the V embedding",
         "Add the V embedding of <EOS> to its original embedding",
@@ -117,9 +111,11 @@ def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
     ]  # fmt: skip
     bangla = walk_through(Translator.load(tiny_bn.path), "I go to school")
     assert list(View().shift(bangla))[:4] == [
-        "decoder input    1  <EOS>", "                 2  আমি", "                 3  স্কুলে",
-        "                 4  যাই",
+        "1   decoder input  <EOS>", "    produced       আমি", "2   decoder input  আমি",
+        "    produced       স্কুলে",
     ]  # fmt: skip
+    longer = walk_through(Translator.load(tiny.path), "Let's go", expected="Voy a la escuela")
+    assert list(View().shift(longer))[1] == "expected       Voy    a      la  escuela  <EOS>"
     words = {step.produced for step in bangla.steps} - {"<EOS>"}
     for line in View().compact(bangla):
         for word in words:
@@ -128,6 +124,7 @@ def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
     assert not is_plain("স্কুলে")
     assert not is_plain("日本")
     assert not is_plain("شكرا")
+    assert not is_plain("এক")
     assert is_plain("España")
 
 
@@ -139,6 +136,23 @@ def test_colour_is_asked_for(tiny):
     assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
 
 
+def test_colour_is_for_terminals_that_have_not_declined_it(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert wants_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not wants_colour()
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    assert not wants_colour()
+
+
+def test_no_control_character_reaches_the_terminal(translators):
+    walk = walk_through(translators["tiny"], "go \x1b[31mred\x07")
+    for lines in (View().compact(walk), View().full(walk), View().attention(walk)):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", "\n".join(lines))
+
+
 @every_shape
 def test_the_json_has_every_number(shape, translators):
     walk = walk_through(translators[shape], SENTENCE)
@@ -148,6 +162,8 @@ def test_the_json_has_every_number(shape, translators):
     assert [step["produced"]["token"] for step in told["steps"]] == [
         step.produced for step in walk.steps
     ]
+    assert data["vocabulary"][walk.steps[0].produced_id] == walk.steps[0].produced
+    assert set(data["parameters"]) == {name for name, _ in walk.model.named_parameters()}
     stages = [*told["encoder"], *(stage for step in told["steps"] for stage in step["stages"])]
     assert len(stages) == len(list(walk.stages()))
     for (number, stage), kept in zip(walk.stages(), stages, strict=True):
@@ -192,11 +208,18 @@ def test_the_command_shows_checks_and_writes(tiny):
     paths = set(re.findall(r"\[((?:en|de)coder[\w.]+)\]", part.out))
     assert paths == {"decoder.layers.0.cross_attention"}
     assert not re.search(r"\d\.\d\d", part.out.split("checked")[0])
+    positions = translate(
+        tiny.folder, "--walkthrough", "Let's go", "--only", "encoder.embedding.positions"
+    )
+    assert "Add positional encoding" in positions.out
+    (tiny.folder / "in.txt").write_text("Let's go\n\nI eat rice\n")
+    from_file = translate(tiny.folder, "--walkthrough", "--input", "in.txt")
+    assert from_file.out.count("checked:") == 2
     full = translate(tiny.folder, "--walkthrough", "Let's go", "--full")
     assert len(full.out.splitlines()) > 100
     for name in ("out.json", "out.md"):
         written = translate(tiny.folder, "--walkthrough", name, "Let's go", "We drink tea")
-        assert (written.code, written.out) == (0, "")
+        assert (written.code, written.out, written.err.endswith(f"wrote {name}\n")) == (0, "", True)
     assert len(json.loads((tiny.folder / "out.json").read_text())["walkthroughs"]) == 2
     assert "# We drink tea →" in (tiny.folder / "out.md").read_text()
 
@@ -205,14 +228,23 @@ def test_the_command_shows_checks_and_writes(tiny):
     ("arguments", "code", "complaint"),
     [
         (["--walkthrough"], 2, "name a sentence to walk through"),
-        (["--walkthrough", " "], 1, "there is no word to walk through"),
+        (["--walkthrough", " "], 2, "name a sentence to walk through"),
+        (["--walkthrough", "out.txt", "Let's go"], 2, "is written as .json or .md"),
+        (["--walkthrough", "out.json", "Let's go", "--step", "1"], 2, "a file has everything"),
+        (["--walkthrough", "a", "b", "--expected", "c"], 2, "the right answer of one sentence"),
+        (["--precision", "2", "Let's go"], 2, "--precision goes with --walkthrough"),
+        (
+            ["--walkthrough", "Let's go", "--only", "encoder", "--step", "2"],
+            2,
+            "no such part in step 2",
+        ),
         (["--walkthrough", "out.json"], 2, "name a sentence to walk through"),
-        (["--walkthrough", "Let's go", "--step", "9"], 2, "--step 9: there are 2 steps, from 1"),
-        (["--walkthrough", "Let's go", "--step", "0"], 2, "--step 0: there are 2 steps, from 1"),
-        (["--walkthrough", "Let's go", "--only", "decoder.layers.7"], 2, "the parts are encoder."),
-        (["--walkthrough", "Let's go", "--precision", "99"], 2, "from 0 to 15 digits"),
+        (["--walkthrough", "Let's go", "--step", "9"], 2, "has 2 steps, from 1"),
+        (["--walkthrough", "Let's go", "--step", "0"], 2, "has 2 steps, from 1"),
+        (["--walkthrough", "Let's go", "--only", "decoder.layers.7"], 2, "there is no such part"),
+        (["--walkthrough", "Let's go", "--precision", "99"], 2, "from 0 to 9 digits"),
         (["--walkthrough", "Let's go", "--scores"], 2, "does not go with --tokens, --scores"),
-        (["--full", "Let's go"], 2, "go with --walkthrough"),
+        (["--full", "Let's go"], 2, "--full goes with --walkthrough"),
         (["--walkthrough", "no/such/out.json", "Let's go"], 1, "No such file or directory"),
     ],
 )

@@ -315,6 +315,14 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
             steps("name: F, compute: a, printed: [1, '?', 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 20, 40]"), {},
         ),
+        (  # a slip goes through an empty cell as it does through a step that is not printed
+            steps("name: F, compute: 'times(x, W)', printed: [4, 6]",
+                  "name: G, compute: 'times(F, W)', printed: [14, '?']",
+                  "name: H, compute: 'plus(G, x)', printed: [15, 18]",
+                  given="x: [1, 2], W: [[2, 1], [1, 2]]"),
+            {"F[1, 2]": "unexplained", "G[1, 1]": "follows F[2] nearest",
+             "H[1, 1]": "follows F[2] nearest", "H[1, 2]": "follows F[2] nearest"},
+        ),
         (steps("name: F, compute: 'product(a, 10000000000)', printed: [10000000005, 2e10, 4e10]"),
          {"F[1, 1]": "unexplained"}),
         (  # a slip that the sheet announces itself

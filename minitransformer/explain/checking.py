@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.tokens import EOS_ID, PAD_ID
 from minitransformer.errors import UserError
-from minitransformer.explain.reasons import losses_without
+from minitransformer.explain.reasons import changes_without
 from minitransformer.explain.stages import (
     AttentionStage,
     EmbeddingStage,
@@ -21,14 +21,15 @@ from minitransformer.explain.stages import (
     ResidualStage,
     Stage,
 )
-from minitransformer.explain.walkthrough import Walkthrough, best_candidates
+from minitransformer.explain.walkthrough import Walkthrough, best_candidates, forced_ids
 from minitransformer.model.attention import dot_scores, hide, merge_heads, split_heads
 from minitransformer.model.embedding import Embedding
 from minitransformer.model.layers import FeedForward, MultiHeadAttention
 from minitransformer.model.positional import rotate
 from minitransformer.model.transformer import Transformer
 
-TOLERANCE = 1e-5  # of the largest value of a tensor; float32 sums in another order
+# float32 sums in another order: of the value itself, and of the largest one beside it
+TOLERANCE, BESIDE = 1e-5, 1e-6
 
 
 class Mismatch(UserError):
@@ -36,15 +37,20 @@ class Mismatch(UserError):
 
 
 def check(walk: Walkthrough) -> int:
-    """Recompute every value; returns how many, or fails naming the first that differs."""
+    """Recompute every value; returns how many, or fails naming the first that differs.
+
+    Weights that this translation does not use, such as other words' embeddings, are not seen.
+    """
     count = 0
     for step, name, recorded, again in recomputed(walk):
         place = "encoder" if step == 0 else f"decoding step {step}"
         if recorded.shape != again.shape:
             raise Mismatch(f"{place}: {name} is {shape(recorded)}, recomputed {shape(again)}")
-        recorded, again = recorded.detach().double(), again.detach().double()
-        limit = TOLERANCE * max(1.0, float(again.abs().max())) if again.numel() else 0.0
-        wrong = ~((recorded - again).abs() <= limit) & (recorded != again)
+        recorded, again = (each.detach().cpu().double() for each in (recorded, again))
+        if not again.isfinite().all():
+            raise Mismatch(f"{place}: {name}: the numbers are too large to be numbers any more")
+        largest = again.abs().max() if again.numel() else 0.0
+        wrong = ~((recorded - again).abs() <= TOLERANCE * again.abs() + BESIDE * largest)
         if wrong.any():
             at = wrong.nonzero()[0].tolist()
             raise Mismatch(
@@ -52,6 +58,7 @@ def check(walk: Walkthrough) -> int:
                 f"recomputed {float(again[*at]):.6g}"
             )
         count += recorded.numel()
+    check_words(walk)
     return count
 
 
@@ -73,22 +80,63 @@ def recomputed(walk: Walkthrough) -> Iterator[tuple[int, str, Tensor, Tensor]]:
 def recomputed_choices(walk: Walkthrough) -> Iterator[tuple[int, str, list[float], list[float]]]:
     """What was made of the probabilities: candidates, the choice, what is fed next, the reasons."""
     fed, produced = [step.fed_id for step in walk.steps], [step.produced_id for step in walk.steps]
-    reasons = losses_without(walk.model, walk.source_ids, fed, produced)
-    for step, losses in zip(walk.steps, reasons, strict=True):
-        names = [""] * len(step.head.probabilities)
-        again = best_candidates(step.head.probabilities, names)
+    forced = forced_ids(walk.tokenizer, walk.experiment)
+    reasons = changes_without(walk.model, walk.source_ids, fed, produced)
+    yield 0, "ids", list(walk.source_ids), ids_of(walk.encoder)
+    for place, (step, changes) in enumerate(zip(walk.steps, reasons, strict=True)):
+        best = best_candidates(step.head.probabilities, walk.tokenizer.target.tokens)
         for field in ("id", "probability"):
             told = [getattr(each, field) for each in step.candidates]
-            yield step.number, f"candidates.{field}", told, [getattr(each, field) for each in again]
-        if not step.is_forced:
-            yield step.number, "produced", [step.produced_id], [again[0].id]
-        if step.number > 1:
-            yield step.number, "fed", [step.fed_id], [produced[step.number - 2]]
-        yield step.number, "why", known(step.why), known(losses)
+            yield step.number, f"candidates.{field}", told, [getattr(each, field) for each in best]
+        choice = forced[place] if place < len(forced) else best[0].id
+        yield step.number, "produced", [step.produced_id], [choice]
+        before = produced[place - 1] if place else walk.tokenizer.start_id
+        yield step.number, "fed", [step.fed_id, *ids_of(step.stages)], [before, before]
+        yield step.number, "why", filled(step.why), filled(changes)
 
 
-def known(values: list[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+def ids_of(stages: list[Stage]) -> list[float]:
+    return [id for stage in stages if isinstance(stage, EmbeddingStage) for id in stage.ids]
+
+
+def filled(values: list[float | None]) -> list[float]:
+    """Changes, followed by whether there is one."""
+    known = [value is not None for value in values]
+    return [0.0 if value is None else value for value in values] + [float(each) for each in known]
+
+
+def check_words(walk: Walkthrough) -> None:
+    """Every word that stands beside a number is the one that the number belongs to."""
+    names = walk.tokenizer.target.tokens
+    fed = [names[step.fed_id] for step in walk.steps]
+    produced = [step.produced_id for step in walk.steps]
+    told = {
+        "hidden": (walk.hidden, [id == PAD_ID for id in walk.source_ids]),
+        "translation": (walk.translation, walk.tokenizer.target.decode(produced)),
+        "is_finished": (walk.is_finished, produced[-1] == EOS_ID),
+        "end": (EOS_ID in produced[:-1], False),
+    }
+    for number, stage in walk.stages():
+        tokens = walk.source if number == 0 else [fed[number - 1]]
+        seen = walk.source if number == 0 else fed[:number]
+        for field, expected in (("tokens", tokens), ("queries", tokens), ("keys", seen)):
+            if field == "keys" and getattr(stage, "look", "") == "cross-attention":
+                expected = walk.source
+            words = getattr(stage, field, expected)
+            told[f"decoding step {number}: {stage.path}.{field}"] = (words, expected)
+    for step in walk.steps:
+        place = f"decoding step {step.number}: "
+        told[f"{place}fed"] = (step.fed, names[step.fed_id])
+        told[f"{place}produced"] = (step.produced, names[step.produced_id])
+        words = [each.token for each in step.candidates]
+        told[f"{place}candidates.token"] = (words, [names[each.id] for each in step.candidates])
+        forced = len(forced_ids(walk.tokenizer, walk.experiment))
+        told[f"{place}is_forced"] = (step.is_forced, step.number <= forced)
+        expected = walk.expected[step.number - 1 : step.number]
+        told[f"{place}expected"] = ([step.expected] if step.expected else [], expected)
+    for name, (found, right) in told.items():
+        if found != right:
+            raise Mismatch(f"{name} is {found!r}, not {right!r}")
 
 
 Again = Iterator[tuple[str, Tensor, Tensor]]
@@ -177,7 +225,8 @@ class Checker:
             key, value = torch.cat((before[0], key), 1), torch.cat((before[1], value), 1)
         yield "key", stage.key, key
         yield "value", stage.value, value
-        self.earlier[stage.path] = stage.key, stage.value
+        if not is_cross:
+            self.earlier[stage.path] = stage.key, stage.value
         is_encoder = step == 0 or is_cross
         mask = self.source_mask if is_encoder else torch.ones(len(stage.keys), dtype=torch.bool)
         yield "allowed", stage.allowed, mask.to(stage.allowed.device).expand(stage.allowed.shape)
@@ -193,6 +242,7 @@ class Checker:
     def feed_forward(self, stage: FeedForwardStage) -> Again:
         block = self.model.get_submodule(stage.path)
         assert isinstance(block, FeedForward)
-        yield "hidden", stage.hidden, block.activation(block.widen(self.block_input))
+        yield "widened", stage.widened, block.widen(self.block_input)
+        yield "hidden", stage.hidden, block.activation(stage.widened)
         yield "output", stage.output, block.narrow(stage.hidden)
         self.update = stage.output

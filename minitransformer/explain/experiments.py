@@ -30,6 +30,8 @@ class Experiment:
         return ", ".join(parts)
 
     def with_head(self, name: str, *, is_on: bool) -> "Experiment":
+        side, *numbers = name.split(".")
+        name = ".".join([side, *(str(int(number)) for number in numbers)])  # 00 is 0
         off = self.heads_off - {name} if is_on else self.heads_off | {name}
         return replace(self, heads_off=off)
 
@@ -73,7 +75,7 @@ def head_of(model: Transformer, name: str) -> tuple[MultiHeadAttention, int]:
         )
     side, number, head = match[1], int(match[2]), int(match[3])
     if number >= len(layers[side]):
-        raise UsageError(f"{name}: there are {len(layers[side])} {side} layers, counted from 0")
+        raise UsageError(f"{name}: of {side} layers there are {len(layers[side])}, counted from 0")
     layer = layers[side][number]
     assert isinstance(layer, EncoderLayer | DecoderLayer)
     attention = layer.self_attention
@@ -81,5 +83,5 @@ def head_of(model: Transformer, name: str) -> tuple[MultiHeadAttention, int]:
         assert isinstance(layer, DecoderLayer)
         attention = layer.cross_attention
     if head >= attention.num_heads:
-        raise UsageError(f"{name}: there are {attention.num_heads} heads, counted from 0")
+        raise UsageError(f"{name}: of heads there are {attention.num_heads}, counted from 0")
     return attention, head

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from minitransformer.explain.figures import shown, shown_columns, shown_sum, shown_terms
+from minitransformer.explain.figures import rounding_row, shown
 from minitransformer.explain.stages import (
     AttentionStage,
     EmbeddingStage,
@@ -18,6 +18,7 @@ from minitransformer.explain.stages import (
     Stage,
 )
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
+from minitransformer.model.attention import merge_heads
 
 MOST_WORDS = 8  # of one table; beyond, the most important ones and the sum of the others
 REST = "…"
@@ -67,10 +68,12 @@ def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
             yield from tell_attention(step, stage, precision)
         case ResidualStage():
             found = "V embedding" if stage.block == "attention" else "output of the network"
-            original = "latest" if step and "cross" in stage.path else "original"
-            original = "latest" if stage.block == "feed-forward" else original
-            sentence = f"Add the {found} of {listed(stage.tokens)} to its {original} embedding"
-            rows = sums(stage.states, stage.update, stage.total, stage.tokens, precision, "found")
+            is_first = stage.path.endswith("layers.0.self_attention_residual")
+            original = "original" if is_first else "latest"
+            whose = "its" if len(stage.tokens) == 1 else "their"
+            sentence = f"Add the {found} of {listed(stage.tokens)} to {whose} {original} embedding"
+            name = "V" if stage.block == "attention" else "output"
+            rows = sums(stage.states, stage.update, stage.total, stage.tokens, precision, name)
             yield Block(step, stage.path, sentence, [Table(rows)])
         case NormStage():
             sentence = f"Normalise the embedding of {listed(stage.tokens)}"
@@ -79,7 +82,8 @@ def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
             yield Block(step, stage.path, sentence, [Table(rows)])
         case FeedForwardStage():
             sentence = f"Feed {listed(stage.tokens)} through the feed-forward network"
-            rows = vectors("hidden", stage.hidden, stage.tokens, precision)
+            rows = vectors("widened", stage.widened, stage.tokens, precision)
+            rows += vectors("hidden", stage.hidden, stage.tokens, precision)
             rows += vectors("output", stage.output, stage.tokens, precision)
             yield Block(step, stage.path, sentence, [Table(rows)])
 
@@ -112,7 +116,7 @@ def tell_attention(step: int, stage: AttentionStage, precision: int) -> Iterator
         )
     num_heads = len(stage.query)
     for head in range(num_heads):
-        of = f" (head {head + 1} of {num_heads})" if num_heads > 1 else ""
+        of = f" (head {head} of {num_heads})" if num_heads > 1 else ""
         path = f"{stage.path}.{head}" if num_heads > 1 else stage.path
         rows = vectors("Q", stage.query[head], stage.queries, precision)
         new = 0 if stage.look == "cross-attention" else -len(stage.queries)  # the rest were told
@@ -123,62 +127,67 @@ def tell_attention(step: int, stage: AttentionStage, precision: int) -> Iterator
             pairs = listed([f"{word} and {key}" for key in stage.keys])
             told = f"Calculate the attention between {pairs}{of}, and update the V embedding"
             yield Block(step, path, told, [attention_table(stage, head, place, precision)])
-    if stage.output.shape[1:] == (num_heads * stage.context.shape[2],) and num_heads > 1:
+    merged = merge_heads(stage.context[None])[0]
+    if num_heads > 1 or not merged.equal(stage.output):
         rows = vectors("V", stage.output, stage.queries, precision)
-        told = f"Put the heads of {words} together"
+        told = f"Put the heads of {words} side by side" if num_heads > 1 else f"Take {words}"
+        told += "" if merged.equal(stage.output) else ", and multiply by the matrix W_O"
         yield Block(step, stage.path, told, [Table(rows)])
 
 
 def attention_table(stage: AttentionStage, head: int, place: int, precision: int) -> Table:
     """Scores, weights and weighted values of one query, a line per key; the columns add up."""
-    weights = stage.weights[head, place].tolist()
-    terms = (stage.weights[head, place][:, None] * stage.value[head]).tolist()  # [S, K]
-    order = most_important(weights, [abs(weight) for weight in weights])
-    kept = [terms[key] for key in order]
-    shares = [weights[key] for key in order]
-    total = stage.context[head, place].tolist()
-    if len(order) < len(weights):
-        left_out = [key for key in range(len(weights)) if key not in order]
-        kept.append([sum(terms[key][d] for key in left_out) for d in range(len(total))])
-        shares.append(sum(weights[key] for key in left_out))
-    texts, totals = shown_columns(kept, total, precision)
-    shown_shares = shown_terms(shares, 1.0, precision)
-    columns = {"score": stage.scores, "scaled": stage.scaled}
+    weights = stage.weights[head, place]  # [S]
+    terms = weights[:, None] * stage.value[head]  # [S, K]
+    columns = {"score": stage.scores, f"/√{stage.query.shape[-1]}": stage.scaled}
     if stage.scores.equal(stage.scaled):  # a model that does not scale
-        del columns["scaled"]
+        columns = {"score": stage.scores}
     blank = [""] * len(columns)
+    order = most_important(weights.tolist())
     rows = []
-    for number, key in enumerate(order):
+    for key in order:
         scores = [shown(float(each[head, place, key]), precision) for each in columns.values()]
         if not stage.allowed[place, key]:
             scores[-1] = "-inf"
-        rows.append(Row("", [*scores, shown_shares[number], *texts[number]], stage.keys[key]))
-    if len(order) < len(weights):
-        rest = f"{REST} {len(weights) - len(order)} more"
-        rows.append(Row("", [*blank, shown_shares[-1], *texts[-1]], rest))
-    rows.append(Row("=", [*blank, shown(1, precision), *totals], stage.queries[place]))
+        numbers = [float(weights[key]), *terms[key].tolist()]
+        texts = [shown(number, precision) for number in numbers]
+        rows.append(Row("", [*scores, *texts], stage.keys[key]))
+    left_out = [key for key in range(len(weights)) if key not in order]
+    if left_out:
+        numbers = [float(weights[left_out].sum()), *terms[left_out].sum(0).tolist()]
+        texts = [shown(number, precision) for number in numbers]
+        rows.append(Row("", [*blank, *texts], f"{REST} {len(left_out)} more"))
+    total = [1.0, *stage.context[head, place].tolist()]
+    texts = [*blank, *(shown(number, precision) for number in total)]
+    rows = with_total(rows, Row("=", texts, stage.queries[place]))
     return Table(rows, [*columns, "weight", "weight·V"])
 
 
-def most_important(values: list[float], importance: list[float]) -> list[int]:
-    """The places of the values that a table has room for, in their own order."""
-    if len(values) <= MOST_WORDS:
-        return list(range(len(values)))
-    best = sorted(range(len(values)), key=lambda place: importance[place], reverse=True)
+def with_total(terms: list[Row], total: Row) -> list[Row]:
+    """Terms and their total, and between them what rounding leaves open."""
+    rest = rounding_row([row.numbers for row in terms], total.numbers)
+    return [*terms, *([Row("rounding", rest, "")] if rest else []), total]
+
+
+def most_important(importance: list[float]) -> list[int]:
+    """The places that a table has room for, in their own order."""
+    if len(importance) <= MOST_WORDS:
+        return list(range(len(importance)))
+    best = sorted(range(len(importance)), key=lambda place: importance[place], reverse=True)
     return sorted(best[: MOST_WORDS - 2])
 
 
 def head_block(step: DecodingStep, precision: int) -> Block:
-    """The dense head's candidates; with the rest of the vocabulary, their probabilities add up."""
-    candidates = step.candidates
-    rest = len(step.head.probabilities) - len(candidates)
-    probabilities = [each.probability for each in candidates]
-    shares = shown_terms([*probabilities, 1 - sum(probabilities)], 1.0, max(precision, 4))
+    """The dense head's candidates, and the probability of all others together."""
+    digits, names = max(precision, 4), {each.id: each.token for each in step.candidates}
+    names[step.produced_id] = step.produced  # a forced one may be far from the best
+    shares = [float(step.head.probabilities[id]) for id in names]
     rows = [
-        Row("", [shown(float(step.head.logits[each.id]), precision), share], each.token)
-        for each, share in zip(candidates, shares[:-1], strict=True)
+        Row("", [shown(float(step.head.logits[id]), precision), shown(share, digits)], name)
+        for (id, name), share in zip(names.items(), shares, strict=True)
     ]
-    rows.append(Row("", ["", shares[-1]], f"{REST} {rest} more"))
+    rest = len(step.head.probabilities) - len(names)
+    rows.append(Row("", ["", shown(1 - sum(shares), digits)], f"{REST} {rest} more together"))
     sentence = f"Feed the latest embedding of {step.fed} to a dense network to produce "
     sentence += step.produced + (" (forced)" if step.is_forced else "")
     return Block(step.number, "head", sentence, [Table(rows, ["logit", "probability"])])
@@ -186,21 +195,24 @@ def head_block(step: DecodingStep, precision: int) -> Block:
 
 def source_block(walk: Walkthrough, step: DecodingStep, precision: int) -> Block:
     """Where a token looked, and what it would have been worth without each word."""
-    stage = step.cross_attention
-    weights = stage.weights.mean(dim=0)[0].tolist()  # [S]
+    weights = step.cross_attention.weights.mean(dim=0)[0].tolist()  # [S]
     changes = [0.0 if change is None else change for change in step.why]
     importance = [w + abs(change) for w, change in zip(weights, changes, strict=True)]
-    order = most_important(weights, importance)
+    order = most_important(importance)
     left_out = [place for place in range(len(weights)) if place not in order]
-    shares = [weights[place] for place in order] + [sum(weights[place] for place in left_out)]
-    texts = shown_terms(shares, 1.0, precision)
     rows = [
-        Row("", [texts[number], told_change(step.why[place], precision)], walk.source[place])
-        for number, place in enumerate(order)
-    ]
+        Row("", [shown(weights[place], precision), told_change(step.why[place], precision)],
+            walk.source[place])
+        for place in order
+    ]  # fmt: skip
     if left_out:
-        rows.append(Row("", [texts[-1], ""], f"{REST} {len(left_out)} more"))
-    sentence = f"Why {step.produced}? Attention, and the change of log-probability without a word"
+        share = shown(sum(weights[place] for place in left_out), precision)
+        rows.append(Row("", [share, ""], f"{REST} {len(left_out)} more together"))
+    stage = step.cross_attention
+    mean = "" if len(stage.weights) == 1 else f" (mean of {len(stage.weights)} heads, last layer)"
+    sentence = (
+        f"Why {step.produced}? Attention{mean}, and the change of log-probability without a word"
+    )
     return Block(step.number, "why", sentence, [Table(rows, ["attention", "without it"])])
 
 
@@ -223,10 +235,13 @@ def sums(
 ) -> list[Row]:
     """before + found = after, for each token."""
     rows = []
-    triples = zip(before.tolist(), found.tolist(), after.tolist(), strict=True)
-    for token, triple in zip(tokens, triples, strict=True):
-        first, second, total = shown_sum(*triple, precision)
-        rows += [Row("", first, token), Row(f"+ {name}", second, ""), Row("=", total, token)]
+    for place, token in enumerate(tokens):
+        first, second, total = (
+            [shown(value, precision) for value in values[place].tolist()]
+            for values in (before, found, after)
+        )
+        terms = [Row("", first, token), Row(f"+ {name}", second, "")]
+        rows += with_total(terms, Row("=", total, token))
     return rows
 
 

@@ -4,7 +4,7 @@ N sources, S source, T target, V vocabulary.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from minitransformer.data.tokens import PAD_ID
@@ -13,16 +13,21 @@ from minitransformer.model.transformer import Transformer
 
 @torch.no_grad()
 def log_probabilities(
-    model: Transformer, sources: Int[Tensor, "sources source"], fed: list[int], produced: list[int]
+    model: Transformer, sources: list[list[int]], fed: list[int], produced: list[int]
 ) -> Float[Tensor, "sources target"]:
     """How probable each token of a translation is, for each of several sources."""
-    target = torch.tensor([fed], device=sources.device).expand(len(sources), -1)  # [N, T]
-    logits = model(sources, target).log_softmax(-1)  # [N, T, V]
+    device = device_of(model)
+    target = torch.tensor([fed] * len(sources), device=device)  # [N, T]
+    logits = model(torch.tensor(sources, device=device), target).log_softmax(-1)  # [N, T, V]
     chosen: Tensor = logits[:, range(len(produced)), produced]
     return chosen
 
 
-def losses_without(
+def device_of(model: Transformer) -> torch.device:
+    return next(model.parameters()).device
+
+
+def changes_without(
     model: Transformer, source: list[int], fed: list[int], produced: list[int]
 ) -> list[list[float | None]]:
     """For each produced token, the change of its log-probability without each source word.
@@ -32,9 +37,7 @@ def losses_without(
     words = [place for place, id in enumerate(source) if id != PAD_ID]
     if len(words) == 1:  # without it nothing would be left to translate
         return [[None] * len(source) for _ in produced]
-    rows = torch.tensor([source] * (len(words) + 1), device=next(model.parameters()).device)
-    for row, place in enumerate(words, start=1):
-        rows[row, place] = PAD_ID
+    rows = [source, *([*source[:place], PAD_ID, *source[place + 1 :]] for place in words)]
     chosen = log_probabilities(model, rows, fed, produced)  # [1 + S, T]
     changes = (chosen[1:] - chosen[:1]).T.tolist()  # [T, S]
     by_place = [dict(zip(words, change, strict=True)) for change in changes]

@@ -2,50 +2,64 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from minitransformer.decoding import Translator
-from minitransformer.errors import UsageError
+from minitransformer.errors import UsageError, did_you_mean
 from minitransformer.explain.checking import check
+from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_within, wants_colour
 from minitransformer.explain.walkthrough import Walkthrough, walk_through
 from minitransformer.explain.walkthrough_files import write_walkthroughs
 from minitransformer.line_translation import remarks
+
+DIGITS = 3
 
 
 def show_walkthroughs(
     translator: Translator, texts: Iterable[str], options: argparse.Namespace
 ) -> None:
     """Walk through each sentence, check every value, and show or write what was asked for."""
+    sentences = [text for text in texts if text.strip()]
+    if not sentences:
+        raise UsageError("name a sentence to walk through")
+    if options.expected and len(sentences) > 1:
+        raise UsageError("--expected is the right answer of one sentence; here are several")
+    precision = DIGITS if options.precision is None else options.precision
+    view = View(precision=precision, colour=wants_colour())
     walks = []
-    view = View(precision=options.precision, colour=wants_colour())
-    for text in texts:
+    for text in sentences:
         for remark in remarks(translator.translate([text])[0], translator):
-            print(remark, file=sys.stderr)
+            print(f"{text[:40]}: {remark}", file=sys.stderr)
+        unknown = translator.tokenizer.encode_target(options.expected or "").unknown
+        for word in unknown:
+            print(f"--expected: unknown word '{word}', never produced", file=sys.stderr)
         walk = walk_through(translator, text, expected=options.expected or "")
         count = check(walk)
-        walks.append(walk)
         if options.walkthrough:
+            walks.append(walk)
             continue
-        if options.full or options.only:
-            expect_part(walk, options.only)
-            lines = view.full(walk, options.step, options.only)
-        else:
-            lines = view.compact(walk, options.step)
-        if options.step is not None and not 1 <= options.step <= len(walk.steps):
-            raise UsageError(f"--step {options.step}: there are {len(walk.steps)} steps, from 1")
-        for line in lines:
+        for line in asked_for(view, walk, options):
             print(line)
-        print(view.dim(f"checked: {count:,} values, each recomputed from those before it"))
+        print(view.checked(count))
         print()
-    if not walks:
-        raise UsageError("name a sentence to walk through")
     if options.walkthrough:
-        write_walkthroughs(Path(options.walkthrough), walks, options.precision)
+        write_walkthroughs(Path(options.walkthrough), walks, precision)
+        print(f"wrote {options.walkthrough}", file=sys.stderr)
 
 
-def expect_part(walk: Walkthrough, only: str | None) -> None:
-    paths = list(dict.fromkeys(stage.path for _, stage in walk.stages()))
-    if only is not None and not any(is_within(path, only) for path in [*paths, "why"]):
-        raise UsageError(f"--only {only}: the parts are {', '.join(paths)}")
+def asked_for(view: View, walk: Walkthrough, options: argparse.Namespace) -> Iterator[str]:
+    """The lines of the step and the part that were asked for."""
+    step, only = options.step, options.only
+    if step is not None and not 1 <= step <= len(walk.steps):
+        raise UsageError(f"--step {step}: '{walk.text[:40]}' has {len(walk.steps)} steps, from 1")
+    if not (options.full or only):
+        return view.compact(walk, step)
+    blocks = [block for block in narrate(walk, 0) if step in (None, block.step)]
+    paths = list(dict.fromkeys(block.path for block in blocks))
+    if only and not any(is_within(path, only) for path in paths):
+        where = f" in step {step}" if step else ""
+        meant = did_you_mean(only, paths) or "; --full shows the parts in square brackets"
+        raise UsageError(f"--only {only}: there is no such part{where}{meant}")
+    return view.full(walk, step, only)

@@ -60,6 +60,7 @@ class FeedForwardStage:
 
     path: str
     tokens: list[str]
+    widened: Float[Tensor, "tokens d_ff"]
     hidden: Float[Tensor, "tokens d_ff"]
     output: Float[Tensor, "tokens d_model"]
 
@@ -134,6 +135,7 @@ def stages_of(
             stage = FeedForwardStage(
                 path=f"{path}.feed_forward",
                 tokens=labels.tokens,
+                widened=tensors[f"{path}.feed_forward.widened"][0],
                 hidden=tensors[f"{path}.feed_forward.hidden"][0],
                 output=tensors[f"{path}.feed_forward.output"][0],
             )

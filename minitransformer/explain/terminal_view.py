@@ -5,9 +5,11 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterator
+from itertools import accumulate, zip_longest
 
+from minitransformer.data.tokens import UNK_ID
 from minitransformer.explain.attention_view import attention_views
-from minitransformer.explain.figures import shown, shown_terms
+from minitransformer.explain.figures import shown
 from minitransformer.explain.narration import (
     MOST_WORDS,
     REST,
@@ -18,7 +20,9 @@ from minitransformer.explain.narration import (
     narrate,
     source_block,
 )
+from minitransformer.explain.reasons import log_probabilities
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
+from minitransformer.line_translation import printable, without_controls
 
 WIDTH = 80
 NARROW = 30  # columns that numbers have at least, however long the words are
@@ -78,92 +82,107 @@ class View:
             if view.produced:
                 labels = [f"{fed} → {new}" for fed, new in zip(labels, view.produced, strict=True)]
             for head, weights in enumerate(view.weights.tolist()):
-                of = f", head {head + 1} of {len(view.weights)}" if len(view.weights) > 1 else ""
+                of = f", head {head} of {len(view.weights)}" if len(view.weights) > 1 else ""
                 yield self.bold(f"{view.look}{of}") + self.dim(f"  [{view.name}]")
                 if len(view.keys) > MOST_WORDS:
-                    for row, label in zip(weights, labels, strict=True):
-                        yield self.filled(f"{label}: {self.top(row, view.keys)}", "    ", "      ")
+                    for place, row in enumerate(weights):
+                        told = self.top(row, view.keys, view.allowed[place].tolist())
+                        yield self.filled(f"{labels[place]}: {told}", "    ", "      ")
                     continue
                 columns = ", ".join(f"{n} {key}" for n, key in enumerate(view.keys, start=1))
                 yield self.filled(f"over {columns}", "  ", "    ")
-                rows = [
-                    Row("", self.weights(row, view.allowed[place].tolist()), labels[place])
-                    for place, row in enumerate(weights)
-                ]
+                rows = []
+                for place, row in enumerate(weights):
+                    seen = zip(row, view.allowed[place].tolist(), strict=True)
+                    texts = [shown(each, self.precision) if may else "-" for each, may in seen]
+                    rows.append(Row("", texts, labels[place]))
                 numbers = [str(n) for n in range(1, len(view.keys) + 1)]
                 yield from self.table(Table(rows, numbers))
 
-    def weights(self, row: list[float], allowed: list[bool]) -> list[str]:
-        """Weights that add up to 1; a dash where nobody may look."""
-        texts = shown_terms(row, 1.0, self.precision)
-        return [text if may else "-" for text, may in zip(texts, allowed, strict=True)]
+    def top(self, row: list[float], keys: list[str], allowed: list[bool]) -> str:
+        """The largest weights of a row with their words and places, and what is left of it."""
+        seen = [place for place, may in enumerate(allowed) if may]
+        best = sorted(seen, key=lambda place: row[place], reverse=True)[:4]
+        told = [f"{shown(row[place], self.precision)} {keys[place]}[{place + 1}]" for place in best]
+        if len(seen) > len(best):
+            rest = shown(1 - sum(row[place] for place in best), self.precision)
+            told.append(f"{rest} {REST} {len(seen) - len(best)} more")
+        return ", ".join(told)
 
-    def top(self, row: list[float], keys: list[str]) -> str:
-        """The largest weights of a row with their words, and what is left of it."""
-        best = sorted(range(len(row)), key=lambda place: row[place], reverse=True)[:4]
-        shares = [row[place] for place in best]
-        texts = shown_terms([*shares, 1 - sum(shares)], 1.0, self.precision)
-        told = [f"{text} {keys[place]}" for text, place in zip(texts, best, strict=False)]
-        return ", ".join([*told, f"{texts[-1]} {REST} {len(row) - len(best)} more"])
+    def checked(self, count: int) -> str:
+        return self.dim(f"checked: {count:,} values, each recomputed from those before it")
 
     def why(self, walk: Walkthrough) -> Iterator[str]:
         for step in walk.steps:
             yield from self.block(source_block(walk, step, self.precision))
 
-    def comparison(self, tokens: list[str], before: list[float], now: list[float]) -> Iterator[str]:
-        """The probability of each token of a translation, before and after a change."""
+    def change(self, before: Walkthrough, now: Walkthrough) -> Iterator[str]:
+        """Two translations, and what the former's tokens are worth now; a forced one's, its own."""
+        yield self.filled(f"before  {before.translation}", "  ", "    ")
+        yield self.filled(f"now     {now.translation}", "  ", "    ")
+        if now.experiment.forced:
+            yield "  probability of each token that is produced now"
+            columns, tokens = [[step.probability for step in now.steps]], now.steps
+        else:
+            yield "  probability of each token of the former translation, before and now"
+            fed, produced = ([getattr(step, name) for step in before.steps]
+                             for name in ("fed_id", "produced_id"))  # fmt: skip
+            tokens = before.steps
+            columns = [
+                log_probabilities(walk.model, [walk.source_ids], fed, produced)[0].exp().tolist()
+                for walk in (before, now)
+            ]
         rows = [
-            Row("", [shown(value, 4) for value in values], token)
-            for *values, token in zip(before, now, tokens, strict=True)
+            Row("", [shown(column[place], 4) for column in columns], step.produced)
+            for place, step in enumerate(tokens)
         ]
-        yield from self.table(Table(rows, ["before", "now"]))
+        yield from self.table(Table(rows, ["before", "now"][-len(columns) :]))
 
     def opening(self, walk: Walkthrough) -> Iterator[str]:
         yield self.bold(self.filled(walk.text, "", ""))
         words = [
-            f"{id} {token}" if not away else f"({token} is hidden)"
-            for id, token, away in zip(walk.source_ids, walk.source, walk.hidden, strict=True)
+            f"{place} {token} (id {'<UNK>' if id == UNK_ID else id})"
+            for place, (id, token) in enumerate(
+                zip(walk.source_ids, walk.source, strict=True), start=1
+            )
         ]
-        yield self.filled(f"ids: {', '.join(words)}", "  ", "    ")
+        yield self.filled(", ".join(words), "  ", "    ")
+        if str(walk.experiment):
+            yield self.filled(f"changed: {walk.experiment}", "  ", "    ")
 
     def filled(self, text: str, first: str, later: str) -> str:
         return textwrap.fill(
-            text, WIDTH, initial_indent=first, subsequent_indent=later,
+            without_controls(text), WIDTH, initial_indent=first, subsequent_indent=later,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
 
     def decoding_step(self, walk: Walkthrough, step: DecodingStep) -> Iterator[str]:
         yield self.bold(f"Step {step.number}")
-        yield f"  decoder input  {step.fed}"
+        yield f"  decoder input  {printable(step.fed)}"
         if step.expected:
             yield f"  expected       {step.expected}"
-        forced = " (forced)" if step.is_forced else ""
-        yield f"  produced       {self.bold(step.produced)}{forced}"
+        forced = "(forced) " if step.is_forced else ""
+        yield f"  produced       {forced}{self.bold(printable(step.produced))}"
         yield from self.block(source_block(walk, step, self.precision), indent="  ")
-        stage = step.cross_attention
-        if len(stage.weights) > 1 or ".layers.0." not in stage.path:
-            layer = int(stage.path.split(".")[2]) + 1
-            mean = f"mean of {len(stage.weights)} heads" if len(stage.weights) > 1 else "the head"
-            yield self.dim(f"    attention: {mean} of layer {layer}, the last")
         yield from self.block(head_block(step, self.precision), indent="  ")
 
     def shift(self, walk: Walkthrough) -> Iterator[str]:
         """Decoder input, expected and produced, so that the shift by one place is seen."""
         lines = {"decoder input": [step.fed for step in walk.steps]}
-        if any(step.expected for step in walk.steps):
-            lines["expected"] = [step.expected for step in walk.steps]
+        if walk.expected:
+            lines["expected"] = walk.expected
         lines["produced"] = [step.produced for step in walk.steps]
-        columns = list(zip(*lines.values(), strict=True))
+        columns = list(zip_longest(*lines.values(), fillvalue=""))
         widths = [max(map(len, column)) for column in columns]
         fits = sum(widths) + 2 * len(widths) + 15 <= WIDTH
         if fits and all(is_plain(word) for words in lines.values() for word in words):
             for name, words in lines.items():
-                cells = [f"{word:{width}}" for word, width in zip(words, widths, strict=True)]
+                cells = [f"{word:{width}}" for word, width in zip(words, widths, strict=False)]
                 yield f"{name:15}{'  '.join(cells)}".rstrip()
         else:  # terminals disagree about the width of such words, so each ends its line
-            for name, words in lines.items():
-                for number, word in enumerate(words, start=1):
-                    yield f"{name if number == 1 else '':15}{number:3}  {word}"
+            for number, column in enumerate(columns, start=1):
+                for place, (name, word) in enumerate(zip(lines, column, strict=True)):
+                    yield f"{number if place == 0 else '':<4}{name:15}{printable(word)}".rstrip()
         if not walk.is_finished:
             yield self.dim(f"no end after {len(walk.steps)} tokens; cut there")
 
@@ -203,19 +222,15 @@ class View:
             ]
             numbers = "  ".join(cells)
             rest = self.dim(f"  {left_out}") if left_out and len(row.numbers) > columns else ""
-            yield f"    {row.name:{names}}  {numbers}{rest}  {row.word}".rstrip()
+            yield f"    {row.name:{names}}  {numbers}{rest}  {printable(row.word)}".rstrip()
 
 
 def columns_that_fit(widths: list[int], room: int) -> int:
     """How many columns fit, with room for the words "… 58 more" if it is not all of them."""
     if sum(widths) + 2 * len(widths) <= room:
         return len(widths)
-    used = 14
-    for number, width in enumerate(widths):
-        used += width + 2
-        if used > room:
-            return max(number, 1)
-    return len(widths)
+    used = accumulate((width + 2 for width in widths), initial=14)
+    return max(sum(each <= room for each in used) - 1, 1)
 
 
 def is_within(path: str, only: str | None) -> bool:
@@ -223,10 +238,8 @@ def is_within(path: str, only: str | None) -> bool:
 
 
 def is_plain(word: str) -> bool:
-    """Is every character of a word one column wide, from left to right?"""
+    """Is a word written in letters that every terminal draws one column wide?"""
     return all(
-        unicodedata.category(each)[0] != "M"
-        and unicodedata.east_asian_width(each) not in "WF"
-        and unicodedata.bidirectional(each) not in ("R", "AL")
+        each.isascii() or unicodedata.name(each, "").startswith(("LATIN", "GREEK", "CYRILLIC"))
         for each in word
     )

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.decoding import Translator
 from minitransformer.errors import DataError
 from minitransformer.explain.experiments import NOTHING, Experiment, changed_model
-from minitransformer.explain.reasons import losses_without
+from minitransformer.explain.reasons import changes_without, device_of
 from minitransformer.explain.stages import (
     AttentionStage,
     HeadStage,
@@ -65,10 +65,13 @@ class Walkthrough:
     """A translation with every value of it; `check()` in checking.py recomputes them all."""
 
     model: Transformer
+    tokenizer: PairTokenizer
+    experiment: Experiment
     text: str
-    source: list[str]
+    source: list[str]  # a word that an experiment has taken out stands in brackets
     source_ids: list[int]
-    hidden: list[bool]  # source words that an experiment has taken out
+    hidden: list[bool]
+    expected: list[str]  # a reference's tokens, if there is one
     encoder: list[Stage]
     steps: list[DecodingStep]
     translation: str
@@ -95,47 +98,59 @@ def walk_through(
     experiment: Experiment = NOTHING,
 ) -> Walkthrough:
     """Translate a sentence greedily and keep every value."""
-    encoded = translator.tokenizer.encode_source(text)
+    tokenizer = translator.tokenizer
+    encoded = tokenizer.encode_source(text)
     if not encoded.words:
         raise DataError("there is no word to walk through")
     places = translator.fit(list(range(len(encoded.ids))))  # those that the model takes
-    source = [encoded.tokens[place] for place in places]
     hidden = [place + 1 in experiment.hidden for place in places]
-    ids = [PAD_ID if hidden[n] else encoded.ids[place] for n, place in enumerate(places)]
-    if all(hidden):
+    if all(hidden[: len(places) - tokenizer.source_end]):
         raise DataError("every source word is hidden; leave one")
-    model = changed_model(translator.model, experiment).eval()
-    device = next(model.parameters()).device
-    with record(model) as tensors:
-        memory = model.encode(torch.tensor([ids], device=device))
-    labels = Labels(source, ids, source, source, memory.mask[0, 0])
-    target = translator.tokenizer.target
-    forced = target.encode(experiment.forced, end=False).ids if experiment.forced else []
-    steps = decode(translator, model, memory, labels, forced)
-    if expected:
-        reference = translator.tokenizer.encode_target(expected).tokens
-        steps = [
-            replace(step, expected=token)
-            for step, token in zip_longest(steps, reference[: len(steps)], fillvalue="")
-            if isinstance(step, DecodingStep)
-        ]
-    fed, produced = [step.fed_id for step in steps], [step.produced_id for step in steps]
-    reasons = losses_without(model, ids, fed, produced)
+    tokens = [encoded.tokens[place] for place in places]
+    source = [f"({token})" if hidden[n] else token for n, token in enumerate(tokens)]
+    ids = [PAD_ID if hidden[n] else encoded.ids[place] for n, place in enumerate(places)]
+    model = changed_model(translator.model, experiment)
+    was_training = model.training
+    model.eval()
+    try:
+        with record(model) as tensors:
+            memory = model.encode(torch.tensor([ids], device=device_of(model)))
+        labels = Labels(source, ids, source, source, memory.mask[0, 0])
+        expected_tokens = tokenizer.encode_target(expected).tokens if expected else []
+        forced = forced_ids(tokenizer, experiment)
+        steps = decode(translator, model, memory, labels, forced, expected_tokens)
+        fed, produced = [each.fed_id for each in steps], [each.produced_id for each in steps]
+        reasons = changes_without(model, ids, fed, produced)
+    finally:
+        model.train(was_training)
     return Walkthrough(
         model=model,
+        tokenizer=tokenizer,
+        experiment=experiment,
         text=text,
         source=source,
         source_ids=ids,
         hidden=hidden,
+        expected=expected_tokens,
         encoder=list(stages_of(model.encoder, "encoder", tensors, labels)),
         steps=[replace(step, why=why) for step, why in zip(steps, reasons, strict=True)],
-        translation=target.decode(produced),
+        translation=tokenizer.target.decode(produced),
         is_finished=produced[-1] == EOS_ID,
     )
 
 
+def forced_ids(tokenizer: PairTokenizer, experiment: Experiment) -> list[int]:
+    """The tokens with which an experiment makes a translation begin."""
+    return tokenizer.target.encode(experiment.forced, end=False).ids if experiment.forced else []
+
+
 def decode(
-    translator: Translator, model: Transformer, memory: Memory, source: Labels, forced: list[int]
+    translator: Translator,
+    model: Transformer,
+    memory: Memory,
+    source: Labels,
+    forced: list[int],
+    reference: list[str],
 ) -> list[DecodingStep]:
     """Greedy decoding, one recorded call per token; the first tokens may be forced."""
     names = translator.tokenizer.target.tokens
@@ -171,6 +186,7 @@ def decode(
                 produced_id=choice,
                 produced=names[choice],
                 is_forced=is_forced,
+                expected=reference[len(steps)] if len(steps) < len(reference) else "",
             )
         )
         fed.append(choice)

@@ -3,19 +3,32 @@
 The JSON is one object:
   format         "minitransformer-walkthrough"
   version        1; grows when a key changes its meaning or goes away
+  vocabulary     the target's tokens; a token's place is its id, and its place in logits
+  parameters     the model's weights by name, or null beyond 100,000 numbers
   walkthroughs   one object per sentence:
-    text, translation, is_finished
-    source       {"tokens", "ids", "hidden"}
+    text, translation, is_finished, changed (what an experiment changed, or "")
+    source       {"tokens", "ids", "hidden"}, a list each
+    expected     the tokens of the right answer, if one was given
     encoder      stages
     steps        one object per produced token:
-      number, fed {"id", "token"}, produced {"id", "token", "probability"}, is_forced, expected
+      number     from 1
+      fed        {"id", "token"}
+      produced   {"id", "token", "probability"}
+      is_forced, expected (a token or null)
       candidates [{"id", "token", "probability"}], best first
-      why        per source token, the change of the log-probability without it, or null
+      why        per source token, the change of the log-probability (natural) without it, or null
       stages     stages, the last of them the head
-A stage is an object with "kind" (embedding, norm, attention, feed_forward, residual, head), "path"
-(the module's name in the model) and the fields of its class in stages.py: matrices are lists of
-rows, heads come first, and the mask is in "allowed", not in "scaled". From step 2 on, the key and
-value of a cross-attention are null: they are those of step 1.
+A stage is an object with "kind" and "path" (the module's name in the model), and by kind, with T
+tokens, S tokens that are looked at, H heads, D d_model, K d_head, F d_ff, V vocabulary:
+  embedding      tokens, ids, vectors [T, D], positions [T, D] or null, output [T, D]
+  norm           tokens, before [T, D], after [T, D]
+  attention      look (self-attention, masked self-attention or cross-attention), queries and keys
+                 (words), query [H, T, K], key [H, S, K], value [H, S, K], scores, scaled [H, T, S],
+                 allowed [T, S] (the mask), weights [H, T, S], context [H, T, K], output [T, D];
+                 from step 2 on, key and value of a cross-attention are null: those of step 1
+  feed_forward   tokens, widened [T, F], hidden [T, F], output [T, D]
+  residual       block, tokens, states [T, D] + update [T, D] = total [T, D]
+  head           state [D], logits [V], probabilities [V]
 """
 
 import dataclasses
@@ -26,23 +39,22 @@ from typing import Any
 
 from torch import Tensor
 
-from minitransformer.errors import UsageError
 from minitransformer.explain.narration import Block, Table, narrate
 from minitransformer.explain.stages import AttentionStage, Stage
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
+from minitransformer.model.transformer import Transformer
+from minitransformer.weights import model_tensors
 
+MOST_PARAMETERS = 100_000
 FORMAT, VERSION = "minitransformer-walkthrough", 1
-ENDINGS = (".json", ".md")
 
 
 def write_walkthroughs(path: Path, walks: list[Walkthrough], precision: int) -> None:
-    """Write walk-throughs in the format that a file's ending names."""
+    """Write walk-throughs as JSON or Markdown, as the file's ending says."""
     if path.suffix == ".json":
         content = json.dumps(as_json(walks), ensure_ascii=False, allow_nan=False)
-    elif path.suffix == ".md":
-        content = "\n\n".join(as_markdown(walk, precision) for walk in walks)
     else:
-        raise UsageError(f"{path}: a walk-through is written as {' or '.join(ENDINGS)}")
+        content = "\n\n".join(as_markdown(walk, precision) for walk in walks)
     path.write_text(content + "\n", encoding="utf-8", newline="\n")
 
 
@@ -50,18 +62,29 @@ def as_json(walks: list[Walkthrough]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
+        "vocabulary": list(walks[0].tokenizer.target.tokens),
+        "parameters": parameters_json(walks[0].model),
         "walkthroughs": [
             {
                 "text": walk.text,
                 "translation": walk.translation,
                 "is_finished": walk.is_finished,
+                "changed": str(walk.experiment),
                 "source": {"tokens": walk.source, "ids": walk.source_ids, "hidden": walk.hidden},
+                "expected": walk.expected,
                 "encoder": [stage_json(stage) for stage in walk.encoder],
                 "steps": [step_json(step) for step in walk.steps],
             }
             for walk in walks
         ],
     }
+
+
+def parameters_json(model: Transformer) -> dict[str, Any] | None:
+    parameters = model_tensors(model)
+    if sum(each.numel() for each in parameters.values()) > MOST_PARAMETERS:
+        return None
+    return {name: tensor.tolist() for name, tensor in parameters.items()}
 
 
 def step_json(step: DecodingStep) -> dict[str, Any]:

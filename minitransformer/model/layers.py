@@ -93,9 +93,10 @@ class FeedForward(nn.Module):
         self.dropout = dropout
 
     def forward(self, states: States) -> States:
-        hidden = self.activation(self.widen(states))  # [B, T, F]
+        widened = self.widen(states)  # [B, T, F]
+        hidden = self.activation(widened)
         output: Tensor = self.narrow(functional.dropout(hidden, self.dropout, self.training))
-        tap(self, hidden=hidden, output=output)
+        tap(self, widened=widened, hidden=hidden, output=output)
         return output
 
 

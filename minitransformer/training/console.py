@@ -97,7 +97,9 @@ class Console(Watcher):
         print("\nNext:")
         command = f"python translate.py --run {shlex.quote(str(trainer.run_folder.path))}"
         print(f"  {command}")
-        print(f"  {command} --scores {shlex.quote(trainer.example)}")
+        is_simple = not set(trainer.example) & set('"$`\\!')
+        example = f'"{trainer.example}"' if is_simple else shlex.quote(trainer.example)
+        print(f"  {command} --walkthrough {example}")
 
     def write(self, line: str) -> None:
         """Print a line without tearing the progress bar apart."""

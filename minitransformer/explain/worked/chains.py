@@ -101,8 +101,9 @@ def extend(
         causes["printed"][cell] = each.causes
         causes["mended"][cell] = each.behind if each.is_origin else each.causes
     for chain, value_then in (("printed", values.printed), ("mended", values.mended)):
-        if not judged and tainted_cells(step, chains, chain):  # not printed, so nobody judged it
-            for cell in cells_of(values.exact):
+        unjudged = [cell for cell in cells_of(values.exact) if cell not in causes[chain]]
+        if unjudged and tainted_cells(step, chains, chain):  # not printed, or left empty
+            for cell in unjudged:
                 same = same_as(at(value_then, cell), cell)
                 causes[chain][cell] = slips_behind(sheet, step, chains, chain, same)
         chains.causes[chain][step.name] = causes[chain]

@@ -84,9 +84,10 @@ def legend_of(worked: Worked) -> str:
     """The marks that stand behind this sheet's numbers."""
     judged = [each for step in worked.steps for each in step.judged.values()]
     kinds = {each.kind for each in judged}
-    parts = ["!1 wrong, see slip 1"] * ("slip" in kinds) + ["! wrong"] * (UNEXPLAINED in kinds)
-    numbered = any(each.kind == "follows" and is_numbered(each) for each in judged)
-    parts += [f"~{'1' * numbered} wrong because of {'slip 1' if numbered else 'a slip'}"] * (
+    number = next((mark(each)[1:] for each in judged if each.kind == "slip"), "")
+    parts = [f"!{number} wrong, see slip {number}"] * bool(number)
+    parts += ["! wrong"] * (UNEXPLAINED in kinds)
+    parts += [f"~{number} wrong because of {f'slip {number}' if number else 'a slip'}"] * (
         "follows" in kinds
     )
     parts += ["? read from a damaged scan"] * any(each.is_scan for each in judged)
@@ -160,7 +161,9 @@ def step_notes(worked: Worked, each: WorkedStep) -> list[str]:
             notes.append(f"{place} printed {judged.printed.text}, right {right}{own(each, cell)}")
         elif judged.kind == "follows":
             slips = " and ".join(sorted(judged.causes, key=slip_order))
-            groups.setdefault(f"because of slip {slips}", []).append(f"{place} (right: {right})")
+            several = "s" * (len(judged.causes) > 1)
+            reason = f"because of slip{several} {slips}"
+            groups.setdefault(reason, []).append(f"{place} (right: {right})")
         elif judged.is_scan:
             notes.append(f"{place} read as {judged.printed.text}; scan: {step.scans[cell]}")
         elif judged.kind == "not checkable":
