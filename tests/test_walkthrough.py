@@ -118,7 +118,8 @@ def test_any_word_or_choice_that_is_changed_is_named(shape, translators):
     step = walk.steps[1]
     changes = {
         "produced": {"produced_id": step.produced_id + 1}, "fed": {"fed_id": step.fed_id + 1},
-        "candidates.id": {"candidates": step.candidates[::-1]}, "is_forced": {"is_forced": not step.is_forced},
+        "candidates.id": {"candidates": step.candidates[::-1]},
+        "is_forced": {"is_forced": not step.is_forced},
         "candidates.token": {"candidates": [each._replace(token="?") for each in step.candidates]},
         "why": {"why": [None if change is None else change + 1 for change in step.why]},
         "fed is": {"fed": "?"}, "produced is": {"produced": "?"}, "expected": {"expected": "?"},

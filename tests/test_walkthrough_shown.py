@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.decoding import Translator
+from minitransformer.explain.blocks import Table
 from minitransformer.explain.figures import rounding_row, shown
-from minitransformer.explain.narration import Table, narrate
+from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_plain, wants_colour
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.explain.walkthrough_files import as_json, as_markdown

@@ -9,17 +9,9 @@ from itertools import accumulate, zip_longest
 
 from minitransformer.data.tokens import UNK_ID
 from minitransformer.explain.attention_view import attention_views
+from minitransformer.explain.blocks import MOST_WORDS, REST, ROUNDING, Block, Row, Table
 from minitransformer.explain.figures import shown
-from minitransformer.explain.narration import (
-    MOST_WORDS,
-    REST,
-    Block,
-    Row,
-    Table,
-    head_block,
-    narrate,
-    source_block,
-)
+from minitransformer.explain.narration import head_block, narrate, source_block
 from minitransformer.explain.reasons import log_probabilities
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.line_translation import printable, without_controls
@@ -220,6 +212,8 @@ class View:
                 text.rjust(width)
                 for text, width in zip(row.numbers[:columns], widths, strict=False)
             ]
+            if row.name == ROUNDING and not any(text.strip() not in ("", "0") for text in cells):
+                continue  # what is left open lies in what is cut
             numbers = "  ".join(cells)
             rest = self.dim(f"  {left_out}") if left_out and len(row.numbers) > columns else ""
             yield f"    {row.name:{names}}  {numbers}{rest}  {printable(row.word)}".rstrip()

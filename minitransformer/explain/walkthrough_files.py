@@ -39,7 +39,8 @@ from typing import Any
 
 from torch import Tensor
 
-from minitransformer.explain.narration import Block, Table, narrate
+from minitransformer.explain.blocks import Block, Table
+from minitransformer.explain.narration import narrate
 from minitransformer.explain.stages import AttentionStage, Stage
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.model.transformer import Transformer
