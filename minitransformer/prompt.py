@@ -43,6 +43,8 @@ class Prompt:
             self.translate(line)
             return
         name, *words = line[1:].split() or [""]
+        if name in ("quit", "exit", "q"):
+            raise EOFError
         commands = {
             "walk": self.walk, "full": self.full, "attention": self.attention, "why": self.why,
             "hide": self.hide, "head": self.head, "position": self.position, "force": self.force,
@@ -147,7 +149,10 @@ class Prompt:
     def compare(self) -> None:
         """The translation as it is and as it becomes, and what its tokens are worth."""
         before, now = self.walked(NOTHING), self.walked(self.experiment)
-        print(f"  {str(self.experiment) or 'nothing is changed any more'}")
+        if self.experiment == NOTHING:
+            print(f"  nothing is changed any more\n  {now.translation}")
+            return
+        print(f"  {self.experiment}")
         show(self.view.change(before, now))
 
 

@@ -87,6 +87,12 @@ def test_there_must_be_a_sentence_first(prompt):
             prompt.answer(line)
 
 
+def test_one_may_leave_by_a_word(prompt):
+    for line in (":quit", ":exit", ":q"):
+        with pytest.raises(EOFError):
+            prompt.answer(line)
+
+
 def test_a_head_has_one_name(prompt, capsys):
     answered(prompt, capsys, "Let's go", ":head encoder.00.0 off")
     assert "nothing is changed any more" in answered(prompt, capsys, ":head encoder.0.00 on")
