@@ -149,7 +149,7 @@ def test_colour_is_for_terminals_that_have_not_declined_it(monkeypatch):
 
 
 def test_no_control_character_reaches_the_terminal(translators):
-    walk = walk_through(translators["tiny"], "go \x1b[31mred\x07")
+    walk = walk_through(translators["tiny"], "go \x1b[31mred\x07", expected="voy \x1b[31m")
     for lines in (View().compact(walk), View().full(walk), View().attention(walk)):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", "\n".join(lines))
 

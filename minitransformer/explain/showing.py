@@ -5,14 +5,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from minitransformer.decoding import Translator
+from minitransformer.decoding import Choice, Translation, Translator
 from minitransformer.errors import UsageError, did_you_mean
 from minitransformer.explain.checking import check
 from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_within, wants_colour
 from minitransformer.explain.walkthrough import Walkthrough, walk_through
 from minitransformer.explain.walkthrough_files import write_walkthroughs
-from minitransformer.line_translation import remarks
+from minitransformer.line_translation import printable, remarks
 
 DIGITS = 3
 
@@ -29,13 +29,12 @@ def show_walkthroughs(
     precision = DIGITS if options.precision is None else options.precision
     view = View(precision=precision, colour=wants_colour())
     walks = []
+    for word in translator.tokenizer.encode_target(options.expected or "").unknown:
+        print(f"--expected: unknown word '{printable(word)}', never produced", file=sys.stderr)
     for text in sentences:
-        for remark in remarks(translator.translate([text])[0], translator):
-            print(f"{text[:40]}: {remark}", file=sys.stderr)
-        unknown = translator.tokenizer.encode_target(options.expected or "").unknown
-        for word in unknown:
-            print(f"--expected: unknown word '{word}', never produced", file=sys.stderr)
         walk = walk_through(translator, text, expected=options.expected or "")
+        for remark in remarks(translation_of(walk), translator):
+            print(f"{printable(text)}: {remark}", file=sys.stderr)
         count = check(walk)
         if options.walkthrough:
             walks.append(walk)
@@ -47,6 +46,18 @@ def show_walkthroughs(
     if options.walkthrough:
         write_walkthroughs(Path(options.walkthrough), walks, precision)
         print(f"wrote {options.walkthrough}", file=sys.stderr)
+
+
+def translation_of(walk: Walkthrough) -> Translation:
+    """What a translator would have returned."""
+    encoded = walk.tokenizer.encode_source(walk.text)
+    return Translation(
+        encoded,
+        walk.translation,
+        [step.produced for step in walk.steps],
+        [Choice(step.produced_id, step.probability, []) for step in walk.steps],
+        left_out=len(encoded.ids) - len(walk.source_ids),
+    )
 
 
 def asked_for(view: View, walk: Walkthrough, options: argparse.Namespace) -> Iterator[str]:

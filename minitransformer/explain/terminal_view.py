@@ -2,7 +2,6 @@
 
 import os
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Iterator
 from itertools import accumulate, zip_longest
@@ -12,11 +11,11 @@ from minitransformer.explain.attention_view import attention_views
 from minitransformer.explain.blocks import MOST_WORDS, REST, ROUNDING, Block, Row, Table
 from minitransformer.explain.figures import shown
 from minitransformer.explain.narration import head_block, narrate, source_block
+from minitransformer.explain.paragraphs import WIDTH, wrapped
 from minitransformer.explain.reasons import log_probabilities
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.line_translation import printable, without_controls
 
-WIDTH = 80
 NARROW = 30  # columns that numbers have at least, however long the words are
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
@@ -143,16 +142,13 @@ class View:
             yield self.filled(f"changed: {walk.experiment}", "  ", "    ")
 
     def filled(self, text: str, first: str, later: str) -> str:
-        return textwrap.fill(
-            without_controls(text), WIDTH, initial_indent=first, subsequent_indent=later,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        return wrapped(without_controls(text), first, later)
 
     def decoding_step(self, walk: Walkthrough, step: DecodingStep) -> Iterator[str]:
         yield self.bold(f"Step {step.number}")
         yield f"  decoder input  {printable(step.fed)}"
         if step.expected:
-            yield f"  expected       {step.expected}"
+            yield f"  expected       {printable(step.expected)}"
         forced = "(forced) " if step.is_forced else ""
         yield f"  produced       {forced}{self.bold(printable(step.produced))}"
         yield from self.block(source_block(walk, step, self.precision), indent="  ")
@@ -179,11 +175,8 @@ class View:
             yield self.dim(f"no end after {len(walk.steps)} tokens; cut there")
 
     def block(self, block: Block, indent: str = "") -> Iterator[str]:
-        told = (
-            block.sentence
-            if block.path in ("why", "head")
-            else (f"{block.sentence}  [{block.path}]")
-        )
+        is_module = block.path not in ("why", "head")
+        told = f"{block.sentence}  [{block.path}]" if is_module else block.sentence
         yield self.filled(told, indent, f"{indent}  ")
         for table in block.tables:
             for line in self.table(table):
@@ -234,6 +227,7 @@ def is_within(path: str, only: str | None) -> bool:
 def is_plain(word: str) -> bool:
     """Is a word written in letters that every terminal draws one column wide?"""
     return all(
-        each.isascii() or unicodedata.name(each, "").startswith(("LATIN", "GREEK", "CYRILLIC"))
+        (each.isascii() and each.isprintable())
+        or unicodedata.name(each, "").startswith(("LATIN", "GREEK", "CYRILLIC"))
         for each in word
     )

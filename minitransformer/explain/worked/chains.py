@@ -157,7 +157,7 @@ def slips_carried(
     }
 
     def without(slips: Causes) -> Tensor:
-        matrices = {name: chains.exact[name] for name in chains.exact}
+        matrices = dict(chains.exact)
         for earlier in chains.done:
             matrices[earlier.name] = value_of(sheet, earlier, matrices).clone()
             for (name, cell), each in origins.items():

@@ -117,7 +117,7 @@ def other_verdicts(step: Step, judged: dict[Cell, Judged], how: str) -> list[str
         for cell, each in judged.items()
     }
     if step.text:
-        claims[step.name or step.text] = (step.verdict[0][0], how)
+        claims[step.name] = (step.verdict[0][0], how)
     return [
         f"{place}: the sheet claims '{claimed}', it is '{found}'"
         for place, (claimed, found) in claims.items()

@@ -42,13 +42,13 @@ def complete(
     if name not in data:
         return {}
     place = f"{where}: {name}"
-    found = section(data[name], set(keys), place)
-    complete: dict[str, Any] = {}
+    given = section(data[name], set(keys), place)
+    found: dict[str, Any] = {}
     for key, kind in keys.items():
-        complete[key] = text_section(found, key, place) if kind is dict else word(found, key, place)
-        if not complete[key]:
+        found[key] = text_section(given, key, place) if kind is dict else word(given, key, place)
+        if not found[key]:
             raise SheetError(f"{place}: lacks '{key}'")
-    return complete
+    return found
 
 
 def word(data: dict[str, Any], key: str, where: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.errors import SheetError, did_you_mean
-from minitransformer.explain.worked.matrices import matrix
+from minitransformer.explain.worked.matrices import matrix, size
 from minitransformer.explain.worked.operations import MOVES, OPERATIONS
 
 LONGEST_FORMULA = 500  # characters; a line of a sheet, not a program
@@ -81,7 +81,7 @@ def evaluate(formula: Formula, matrices: dict[str, Tensor], where: str) -> Tenso
     except ValueError as error:
         raise SheetError(f"{where}: {formula.text}: {error}") from None
     except (TypeError, RuntimeError, IndexError, AttributeError, KeyError, OverflowError) as error:
-        shapes = ", ".join(f"{name} is {shape_of(matrices[name])}" for name in formula.names)
+        shapes = ", ".join(f"{name} is {size(matrices[name])}" for name in formula.names)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SheetError(
             f"{where}: {formula.text} does not work{': ' * bool(shapes)}{shapes} ({reason})"
@@ -120,7 +120,3 @@ def value_of(node: ast.expr, matrices: dict[str, Tensor]) -> Any:
         raise ValueError(f"write it as {operation.usage}") from None
     with torch.no_grad():
         return matrix(operation.function(*values, **options))
-
-
-def shape_of(tensor: Tensor) -> str:
-    return "×".join(map(str, tensor.shape))

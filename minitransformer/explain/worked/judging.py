@@ -14,7 +14,8 @@ from minitransformer.explain.worked.chains import (
     slips_behind,
     slips_carried,
 )
-from minitransformer.explain.worked.formulas import evaluate, shape_of
+from minitransformer.explain.worked.formulas import evaluate
+from minitransformer.explain.worked.matrices import size
 from minitransformer.explain.worked.numbers import (
     RULES,
     Printed,
@@ -36,13 +37,13 @@ def judge_step(
         return {}
     if values is None:  # nothing to compute it from
         return {cell: Judged(cell, each, None, NOT_CHECKABLE) for cell, each in prints_of(step)}
-    size, own = (len(step.printed), len(step.printed[0])), tuple(values.exact.shape)
-    if size != own:
+    printed, own = (len(step.printed), len(step.printed[0])), tuple(values.exact.shape)
+    if printed != own:
         formula = step.compute.text if step.compute else ""
-        turned = "; it seems to be transposed" if size == own[::-1] else ""
+        turned = "; it seems to be transposed" if printed == own[::-1] else ""
         raise SheetError(
-            f"{sheet.where}: step '{step.name}': printed is {size[0]}×{size[1]}, "
-            f"{formula} is {shape_of(values.exact)}{turned}"
+            f"{sheet.where}: step '{step.name}': printed is {printed[0]}×{printed[1]}, "
+            f"{formula} is {size(values.exact)}{turned}"
         )
     origins = copied_cells(sheet, step, chains) if step.reprint else {}
     return {
@@ -149,7 +150,7 @@ def slip_at(sheet: Sheet, step: str, cell: Cell, printed: Printed, chains: Chain
         where = f"{sheet.where}: slip {slip.number}: as"
         again = evaluate(slip.reproduced, chains.printed, where)
         if again.shape[0] != 1 or again.shape[1] < len(slip.cells):
-            raise SheetError(f"{where}: is {shape_of(again)}, for {len(slip.cells)} cells")
+            raise SheetError(f"{where}: is {size(again)}, for {len(slip.cells)} cells")
         value = at(again, (1, number + 1))
         if is_same(printed, value) or any(
             is_rounded(printed, value, rounding) for rounding in RULES["any"]

@@ -1,12 +1,10 @@
-"""Rows and paragraphs in 80 columns."""
-
-import textwrap
+"""Rows of numbers in columns."""
 
 from torch import Tensor
 
+from minitransformer.explain.paragraphs import WIDTH
 from minitransformer.explain.worked.numbers import shortest
 
-WIDTH = 80
 MOST_COLUMNS = 6  # of a matrix nobody printed, such as a state of a trained model
 
 
@@ -40,13 +38,6 @@ def beside(left: list[str], right: list[str]) -> list[str]:
     height = max(len(left), len(right))
     left, right = left + [""] * (height - len(left)), right + [""] * (height - len(right))
     return [f"{a:{width}}{b}".rstrip() for a, b in zip(left, right, strict=True)]
-
-
-def wrapped(text: str, first: str, later: str) -> str:
-    return textwrap.fill(
-        text, WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
 
 
 def counted(number: int, one: str, many: str) -> str:

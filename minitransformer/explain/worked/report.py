@@ -2,16 +2,11 @@
 
 from collections import Counter
 
+from minitransformer.explain.paragraphs import WIDTH, wrapped
 from minitransformer.explain.worked.chains import at
 from minitransformer.explain.worked.engine import NOT_RUN, VERDICTS, Worked, WorkedStep
 from minitransformer.explain.worked.judging import UNEXPLAINED, place_of
-from minitransformer.explain.worked.layout import (
-    WIDTH,
-    aligned,
-    beside,
-    shortened,
-    wrapped,
-)
+from minitransformer.explain.worked.layout import aligned, beside, shortened
 from minitransformer.explain.worked.numbers import shortest
 from minitransformer.explain.worked.sheet import Cell, Sheet, Slip, Step
 from minitransformer.explain.worked.summary import complaint_lines, summary

@@ -75,7 +75,7 @@ def read_sheet(text: str, where: str, name: str) -> Sheet:
     if not isinstance(listed, list) or not listed:
         raise SheetError(f"{where}: steps: expected a list of steps, got {describe(listed)}")
     steps = tuple(read_step(each, f"{where}: step {n}") for n, each in enumerate(listed, start=1))
-    names = [*given, *(step.name for step in steps if step.name)]
+    names = [*given, *(step.name for step in steps)]
     if twice := [each for each in names if names.count(each) > 1]:
         raise SheetError(f"{where}: two things are called {twice[0]!r}")
     run = complete(data, "run", RUN_KEYS, where)

@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Iterator
 
+from minitransformer.explain.paragraphs import wrapped
 from minitransformer.explain.worked.engine import NOT_RUN, VERDICTS, Worked, work_through
 from minitransformer.explain.worked.judging import UNEXPLAINED, place_of
-from minitransformer.explain.worked.layout import counted, wrapped
+from minitransformer.explain.worked.layout import counted
 from minitransformer.explain.worked.numbers import shortest
 from minitransformer.explain.worked.verdict import Judged
 
