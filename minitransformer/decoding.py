@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitransformer.checkpoint import RunFolder
@@ -60,10 +60,7 @@ def greedy_loop(
     last = torch.full((len(limits), 1), start_id, device=source.device)  # [B, 1]
     while active:
         probabilities = model.decode(last, memory, cache)[:, -1].softmax(dim=-1)  # [B, V]
-        allowed = probabilities.clone()
-        allowed[:, [PAD_ID, BOS_ID]] = -1  # never labels, so never answers
-        most = allowed.shape[1] - 2  # all but those two
-        best, ids = allowed.topk(min(1 + runners_up, most), dim=-1)  # [B, 1 + R]
+        best, ids = most_probable(probabilities, 1 + runners_up)  # [B, 1 + R]
         for row, values, choices in zip(active, best.tolist(), ids.tolist(), strict=True):
             ranked = list(zip(choices, values, strict=True))
             produced[row].append(Choice(*ranked[0], ranked[1:]))
@@ -79,6 +76,16 @@ def greedy_loop(
             cache.select(rows)
             active = [active[place] for place in keep]
     return produced
+
+
+def most_probable(
+    probabilities: Float[Tensor, "*batch vocab"], count: int
+) -> tuple[Float[Tensor, "*batch best"], Int[Tensor, "*batch best"]]:
+    """The most probable tokens that may be produced, best first, and their ids."""
+    allowed = probabilities.clone()
+    allowed[..., [PAD_ID, BOS_ID]] = -1  # never labels, so never answers
+    values, ids = allowed.topk(min(count, allowed.shape[-1] - 2), dim=-1)  # all but those two
+    return values, ids
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Prompt:
         hidden = {place for place in self.experiment.hidden if place <= self.num_words()}
         self.experiment = replace(self.experiment, hidden=frozenset(hidden))
         if self.experiment != NOTHING:
-            self.compare()
+            self.compare(self.walked(self.experiment))
 
     def num_words(self) -> int:
         """How many words of the sentence the model takes."""
@@ -138,22 +138,20 @@ class Prompt:
 
     def change(self, experiment: Experiment) -> None:
         """Carry an experiment out, and show what it changed."""
-        self.walked(experiment)  # complains before anything is changed
+        now = self.walked(experiment)  # complains before anything is changed
         is_change = experiment != self.experiment
         self.experiment = experiment
-        if is_change:
-            self.compare()
-        else:
-            print(f"  {experiment if str(experiment) else 'nothing is changed'}, as before")
-
-    def compare(self) -> None:
-        """The translation as it is and as it becomes, and what its tokens are worth."""
-        before, now = self.walked(NOTHING), self.walked(self.experiment)
-        if self.experiment == NOTHING:
+        if not is_change:
+            print(f"  {str(experiment) or 'nothing is changed'}, as before")
+        elif experiment == NOTHING:
             print(f"  nothing is changed any more\n  {now.translation}")
-            return
-        print(f"  {self.experiment}")
-        show(self.view.change(before, now))
+        else:
+            self.compare(now)
+
+    def compare(self, now: Walkthrough) -> None:
+        """The translation as it was and as it becomes, and what its tokens are worth."""
+        print(f"  {now.experiment}")
+        show(self.view.change(self.walked(NOTHING), now))
 
 
 def expect_nothing(words: list[str]) -> None:

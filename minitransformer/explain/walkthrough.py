@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.decoding import Translator
+from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.decoding import Translator, most_probable
 from minitransformer.errors import DataError
 from minitransformer.explain.experiments import NOTHING, Experiment, changed_model
 from minitransformer.explain.reasons import changes_without, device_of
@@ -194,10 +194,8 @@ def decode(
 
 
 def best_candidates(probabilities: Tensor, names: list[str]) -> list[Candidate]:
-    """The most probable tokens that may be produced."""
-    allowed = probabilities.clone()
-    allowed[[PAD_ID, BOS_ID]] = -1  # never labels, so never answers
-    best, ids = allowed.topk(min(NUM_CANDIDATES, len(names) - 2))
+    """The most probable tokens by name."""
+    best, ids = most_probable(probabilities, NUM_CANDIDATES)
     return [
         Candidate(id, names[id], probability)
         for id, probability in zip(ids.tolist(), best.tolist(), strict=True)

@@ -34,7 +34,6 @@ def main(arguments: list[str]) -> int:
         raise UsageError("give the name of an example or --file, not both")
     if options.run and not (options.name or options.file):
         raise UsageError("--run goes with the name of a procedure, such as school")
-
     if options.name and Path(options.name).is_file():
         raise UsageError(f"{options.name} is a file: check it with --file {options.name}")
 

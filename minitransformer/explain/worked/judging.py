@@ -86,9 +86,7 @@ def judge_cell(
         if is_it:
             causes = causes_of(sheet, step, cell, printed, chains, chain, rounding)
             kind = "follows" if causes else "right"
-            return Judged(
-                cell, printed, exact, kind, chain, rounding, causes, is_scan=is_scan
-            )  # fmt: skip
+            return Judged(cell, printed, exact, kind, chain, rounding, causes, is_scan=is_scan)
     same = same_as(at(values.printed, cell), cell)
     behind = slips_behind(sheet, step, chains, "printed", same)
     if slip := slip_at(sheet, step.name, cell, printed, chains):

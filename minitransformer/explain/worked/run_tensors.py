@@ -12,6 +12,7 @@ from minitransformer.explain.worked.matrices import matrix
 from minitransformer.explain.worked.sheet import Sheet
 from minitransformer.explain.worked.sheet_model import traced
 from minitransformer.model.trace import record
+from minitransformer.weights import model_tensors
 
 
 def tensors_for(sheet: Sheet, run: Path | None) -> dict[str, Tensor] | None:
@@ -39,9 +40,9 @@ def run_tensors(sheet: Sheet, run: Path) -> dict[str, Tensor]:
     target = torch.tensor([[tokenizer.start_id, *produced[:-1]]])  # [1, T]
     with record(model) as tensors:
         model(torch.tensor([source.ids]), target)
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    found = {**tensors, **model_tensors(model)}
     named = {
-        alias: traced({**tensors, **weights}, place, f"{sheet.where}: run")
+        alias: traced(found, place, f"{sheet.where}: run")
         for alias, place in sheet.run["tensors"].items()
     }
     memory = model.encode(torch.tensor([source.ids]))
