@@ -16,6 +16,9 @@ from tests.processes import ROOT, Finished, run
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+WORKED = "minitransformer.explain.worked"
+
+
 def blocks(language: str) -> list[str]:
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
     return [content for name, content in fenced if name == language]
@@ -74,8 +77,11 @@ def run_block(block: str, folder: Path) -> int:
             continue
         if "bentrevett" in command:  # needs a network
             continue
-        if re.match(r"python (train|translate)\.py", command):  # forked, to save loading torch
-            result = run(*shlex.split(command)[1:], folder=folder)
+        words = shlex.split(command)
+        if words[:3] == ["python", "-m", WORKED]:
+            words[1:3] = [f"{WORKED.replace('.', '/')}/__main__.py"]
+        if re.match(r"(train|translate)\.py|.*__main__", words[1]):  # forked, to save loading torch
+            result = run(*words[1:], folder=folder)
         else:
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command], cwd=folder, capture_output=True,

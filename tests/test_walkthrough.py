@@ -37,8 +37,7 @@ SENTENCE = "My brother has a red car"
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 long_for_every_shape = pytest.mark.parametrize(
     "shape",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("tiny", "pre-norm")))
-     for name in SHAPES],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "tiny")) for name in SHAPES],
 )  # fmt: skip
 
 

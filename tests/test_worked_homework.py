@@ -394,6 +394,7 @@ slips:
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_type_anywhere_is_one_line():
     """Every value of a sheet that has all keys, replaced by every other kind of value."""
     full = yaml.load(FULL_SHEET, Loader=yaml.BaseLoader)
