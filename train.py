@@ -51,10 +51,16 @@ def main(arguments: list[str]) -> int:
     from minitransformer.explain.worked.sheet_model import shipped_weights
     from minitransformer.training.console import Console
     from minitransformer.training.trainer import Trainer
+    from minitransformer.training.watcher import Watcher
 
+    watchers: list[Watcher] = [Console()]
+    if config.logging.tensorboard:
+        from minitransformer.explain.tensorboard import TensorBoard
+
+        watchers.insert(0, TensorBoard())
     device = choose_device(options.device)
     trainer = Trainer(
-        config, RunFolder(run_path), device, [Console()], fresh=options.fresh,
+        config, RunFolder(run_path), device, watchers, fresh=options.fresh,
         starting_weights=shipped_weights(config.training.start_from),
     )  # fmt: skip
     return trainer.run()

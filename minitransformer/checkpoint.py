@@ -1,7 +1,7 @@
 """A run is a folder: its config, tokenizer, metrics and checkpoints; nothing in it is pickled.
 
 runs/tiny/
-  config.yaml  tokenizer/  metrics.jsonl
+  config.yaml  tokenizer/  metrics.jsonl  events.out.tfevents  (and more for TensorBoard)
   checkpoints/step-000400/{model.safetensors, optimizer.safetensors, state.json}
   checkpoints/last  checkpoints/best        small text files naming a step
 """
@@ -43,6 +43,7 @@ class State:
     batch_index: int = 0
     seconds: float = 0.0
     metrics_bytes: int = 0
+    event_bytes: int = 0
     best_value: float | None = None
     best_step: int | None = None
     evaluations_since_best: int = 0
@@ -66,6 +67,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
+        self.events = path / "events.out.tfevents"
 
     @property
     def has_started(self) -> bool:
@@ -87,6 +89,7 @@ class RunFolder:
         self.refuse_other_folders()
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.metrics.write_bytes(b"")
+        self.events.unlink(missing_ok=True)
         replace_folder(self.path / "tokenizer", tokenizer.to_files())
         self.save_config(config)
 

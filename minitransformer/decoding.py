@@ -3,8 +3,9 @@
 B batch, S source, V vocabulary.
 """
 
+import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,17 @@ class Choice(NamedTuple):
     runners_up: list[tuple[int, float]]
 
 
+@contextlib.contextmanager
+def evaluating(model: Transformer) -> Iterator[None]:
+    """No dropout for a while; afterwards the model's mode is what it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def greedy(
     model: Transformer,
     source: Int[Tensor, "batch source"],
@@ -41,13 +53,9 @@ def greedy(
     runners_up: int = 0,
 ) -> list[list[Choice]]:
     """Take the most probable token until <EOS> or a row's limit; finished rows leave the batch."""
-    was_training = model.training
-    model.eval()  # dropout in decoding is a classic bug, so it is not left to the caller
-    try:
-        with torch.inference_mode():
-            return greedy_loop(model, source, start_id, limits, runners_up)
-    finally:
-        model.train(was_training)
+    # Dropout in decoding is a classic bug, so it is not left to the caller.
+    with evaluating(model), torch.inference_mode():
+        return greedy_loop(model, source, start_id, limits, runners_up)
 
 
 def greedy_loop(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minitransformer import metrics
 from minitransformer.config import load_config
@@ -20,9 +21,9 @@ from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.preparation import prepare
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import EOS_ID, PAD_ID, UNK_ID
+from minitransformer.data.tokens import EOS, EOS_ID, PAD_ID, UNK_ID
 from minitransformer.data.words import normalize
-from minitransformer.decoding import Translator, greedy
+from minitransformer.decoding import Translator, evaluating, greedy
 from minitransformer.errors import DataError
 from minitransformer.metrics import Score, Sum
 from minitransformer.model.transformer import Transformer
@@ -37,6 +38,7 @@ class Sample:
     source: str
     reference: str
     translation: str
+    forced: str  # what was predicted where every earlier token was given
     is_exact: bool
 
 
@@ -75,20 +77,18 @@ def evaluate(
     tokenizer: PairTokenizer,
     config: Config,
 ) -> Evaluation:
-    """Score a model on sentence pairs, in eval mode, and leave its mode as it was."""
+    """Score a model on sentence pairs."""
     began = time.perf_counter()
     device = next(model.parameters()).device
     loss = forced = free = Sum(0, 0)
-    translations = [""] * len(pairs)
+    translations, forced_texts = ([""] * len(pairs) for _ in range(2))
     is_exact = [False] * len(pairs)
     by_length = sorted(range(len(pairs)), key=lambda place: len(encoded[place].source))
     size = config.evaluation.batch_size
-    was_training = model.training
-    model.eval()
     for start in range(0, len(by_length), size):
         places = by_length[start : start + size]
         batch = make_batch([encoded[place] for place in places], tokenizer.start_id).to(device)
-        batch_loss, batch_forced = teacher_forced(model, batch)
+        batch_loss, batch_forced, predicted = teacher_forced(model, batch)
         loss, forced = loss + batch_loss, forced + batch_forced
         produced = greedy(
             model,
@@ -100,8 +100,9 @@ def evaluate(
                 for place in places
             ],
         )
-        for place, choices in zip(places, produced, strict=True):
+        for place, choices, row in zip(places, produced, predicted.tolist(), strict=True):
             ids = [choice.id for choice in choices]
+            forced_texts[place] = forced_text(tokenizer, row[: len(encoded[place].target)])
             free += metrics.matching_tokens(ids, encoded[place].target)
             translations[place] = tokenizer.target.decode(ids)
             # An unknown word of the reference is not <UNK>: nothing that is produced equals it.
@@ -111,7 +112,6 @@ def evaluate(
                 and UNK_ID not in ids
                 and translations[place] == tokenizer.target.decode(encoded[place].target)
             )
-    model.train(was_training)
     references = [normalize(pair.target) for pair in pairs]
     return Evaluation(
         loss=loss,
@@ -121,22 +121,35 @@ def evaluate(
         bleu=metrics.bleu(translations, references, config.evaluation.bleu_tokenizer),
         chrf=metrics.chrf(translations, references),
         samples=[
-            Sample(*pair, translation, right)
-            for pair, translation, right in zip(pairs, translations, is_exact, strict=True)
+            Sample(*pair, translations[place], forced_texts[place], is_exact[place])
+            for place, pair in enumerate(pairs)
         ],
         seconds=time.perf_counter() - began,
     )
 
 
-@torch.inference_mode()
-def teacher_forced(model: Transformer, batch: Batch) -> tuple[Sum, Sum]:
-    """Loss and accuracy when every earlier token is given."""
-    logits = model(batch.source, batch.target_input)
-    loss = float(metrics.summed_loss(logits, batch.target_output, PAD_ID))
+def teacher_forced(model: Transformer, batch: Batch) -> tuple[Sum, Sum, Tensor]:
+    """Loss, accuracy and predicted ids [B, T] when every earlier token is given."""
+    with evaluating(model), torch.inference_mode():
+        logits = model(batch.source, batch.target_input)
+        loss = float(metrics.summed_loss(logits, batch.target_output, PAD_ID))
+        predicted = logits.argmax(dim=-1)
     return (
         Sum(loss, batch.num_target_tokens),
-        metrics.correct_tokens(logits, batch.target_output, PAD_ID),
+        metrics.correct_tokens(predicted, batch.target_output, PAD_ID),
+        predicted,
     )
+
+
+def forced_text(tokenizer: PairTokenizer, predicted: list[int]) -> str:
+    """What was predicted at each place; an <EOS> before the last is shown, for it ends nothing."""
+    parts: list[list[int]] = [[]]
+    for place, id in enumerate(predicted):
+        if id != EOS_ID:
+            parts[-1].append(id)
+        elif place < len(predicted) - 1:
+            parts.append([])
+    return f" {EOS} ".join(tokenizer.target.decode(part) for part in parts)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

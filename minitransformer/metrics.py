@@ -48,11 +48,11 @@ def summed_loss(
 
 
 def correct_tokens(
-    logits: Float[Tensor, "batch target vocab"], labels: Int[Tensor, "batch target"], pad_id: int
+    predicted: Int[Tensor, "batch target"], labels: Int[Tensor, "batch target"], pad_id: int
 ) -> Sum:
-    """How many labels are the most probable token."""
+    """How many labels were predicted."""
     is_real = labels != pad_id
-    is_right = (logits.argmax(dim=-1) == labels) & is_real
+    is_right = (predicted == labels) & is_real
     return Sum(int(is_right.sum()), int(is_real.sum()))
 
 

@@ -75,7 +75,7 @@ def convert(value: Any, hint: Any) -> Any:
             meant = did_you_mean(str(value), map(str, arguments))
             raise ValueError(f"must be one of {allowed}; got {describe(value)}{meant}")
         return value
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):
         for choice in arguments:
             if isinstance(value, list | tuple) == (typing.get_origin(choice) is tuple):
                 with contextlib.suppress(ValueError):

@@ -121,6 +121,13 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoggingConfig:
+    tensorboard: bool = True
+    every: Count = 1
+    probes: tuple[str, ...] | Annotated[int, Range(0, 1000)] = 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     data: DataConfig = DataConfig()
     hygiene: HygieneConfig = HygieneConfig()
@@ -128,13 +135,14 @@ class Config:
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    logging: LoggingConfig = LoggingConfig()
 
 
 def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
     """The settings that can contradict each other: their keys, whether they do, and the words."""
     data, model, training = config.data, config.model, config.training
     places = {"source": data.source, "valid": data.valid, "test": data.test}
-    d_head = model.d_model // model.num_heads
+    d_head, probes = model.d_model // model.num_heads, config.logging.probes
     return [
         (
             ["data.source", "data"],
@@ -214,5 +222,10 @@ def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
             ["training.patience", "evaluation.best_metric"],
             training.patience > 0 and config.evaluation.best_metric == "none",
             "training.patience needs a metric to watch: name one as evaluation.best_metric",
+        ),
+        (
+            ["logging.probes"],
+            isinstance(probes, tuple) and not all(probe.strip() for probe in probes),
+            "logging.probes: a sentence of it is blank",
         ),
     ]

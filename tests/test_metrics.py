@@ -47,8 +47,8 @@ def test_label_smoothing_is_the_formula_and_ignores_padding():
 
 
 def test_accuracy_counts_real_tokens_only():
-    logits = torch.tensor([[[0.0, 1, 0], [0, 0, 1], [9, 0, 0]]])
-    assert correct_tokens(logits, torch.tensor([[1, 1, PAD]]), PAD) == Sum(1, 2)
+    predicted = torch.tensor([[1, 2, PAD]])
+    assert correct_tokens(predicted, torch.tensor([[1, 1, PAD]]), PAD) == Sum(1, 2)
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,21 @@
 H heads, T queries, S keys.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from minitransformer.explain.stages import AttentionStage
+from minitransformer.explain.stages import AttentionStage, Stage
 from minitransformer.explain.walkthrough import Walkthrough
 
 
 @dataclass(frozen=True)
 class AttentionView:
-    """One layer's attention over a whole sentence."""
+    """One layer's attention over a whole sentence; one whose words do not fit cannot be built."""
 
     name: str  # such as decoder.layers.0.cross_attention
     look: str
@@ -30,17 +31,56 @@ class AttentionView:
         labelled, shape = (len(self.queries), len(self.keys)), tuple(self.weights.shape)
         if shape[1:] != labelled or tuple(self.allowed.shape) != labelled:
             raise ValueError(f"{self.name}: {labelled} words for {shape} weights")
-        if self.produced and len(self.produced) != len(self.queries):
+        if len(self.produced) != (0 if self.is_encoder else labelled[0]):
             raise ValueError(f"{self.name}: {len(self.produced)} tokens produced by {labelled[0]}")
+        if self.look != "cross-attention" and self.queries != self.keys:
+            raise ValueError(f"{self.name}: rows {self.queries}, columns {self.keys}")
+        if self.look == "masked self-attention" and self.allowed.triu(1).any():
+            raise ValueError(f"{self.name}: a token may look at later ones")
+        if self.weights[:, ~self.allowed].any():
+            raise ValueError(f"{self.name}: weights where nothing may be looked at")
+        if (self.weights.sum(-1) - 1).abs().max() > 1e-3:
+            raise ValueError(f"{self.name}: a row does not sum to 1")
+
+    @property
+    def is_encoder(self) -> bool:
+        return self.name.startswith("encoder.")
+
+    @property
+    def layer(self) -> int:
+        return int(self.name.split(".")[2])
+
+    @property
+    def where(self) -> str:
+        """encoder, decoder or cross: which of the three attentions it is."""
+        is_cross = self.look == "cross-attention"
+        return "cross" if is_cross else "encoder" if self.is_encoder else "decoder"
+
+    @property
+    def entropy(self) -> Float[Tensor, " heads"]:
+        """How widely each head looks, in bits: 0 at one word, 2 at four alike; rows' mean."""
+        bits: Tensor = torch.special.entr(self.weights).sum(-1).mean(-1) / math.log(2)
+        return bits
+
+
+def pass_views(stages: Iterable[Stage], produced: list[str]) -> Iterator[AttentionView]:
+    """The attentions of one pass over a whole sentence."""
+    for stage in stages:
+        if isinstance(stage, AttentionStage):
+            yield AttentionView(
+                stage.path,
+                stage.look,
+                stage.queries,
+                produced,
+                stage.keys,
+                stage.weights.cpu(),
+                stage.allowed.cpu(),
+            )
 
 
 def attention_views(walk: Walkthrough) -> Iterator[AttentionView]:
     """Every attention of a walk-through, the decoder's put together from its steps."""
-    for stage in walk.encoder:
-        if isinstance(stage, AttentionStage):
-            yield AttentionView(
-                stage.path, stage.look, stage.queries, [], stage.keys, stage.weights, stage.allowed
-            )
+    yield from pass_views(walk.encoder, [])
     produced = [step.produced for step in walk.steps]
     fed = [step.fed for step in walk.steps]
     for first in walk.steps[0].stages:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.decoding import Translator, most_probable
+from minitransformer.decoding import Translator, evaluating, most_probable
 from minitransformer.errors import DataError
 from minitransformer.explain.experiments import NOTHING, Experiment, changed_model
 from minitransformer.explain.reasons import changes_without, device_of
@@ -110,9 +110,7 @@ def walk_through(
     source = [f"({token})" if hidden[n] else token for n, token in enumerate(tokens)]
     ids = [PAD_ID if hidden[n] else encoded.ids[place] for n, place in enumerate(places)]
     model = changed_model(translator.model, experiment)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         with record(model) as tensors:
             memory = model.encode(torch.tensor([ids], device=device_of(model)))
         labels = Labels(source, ids, source, source, memory.mask[0, 0])
@@ -121,8 +119,6 @@ def walk_through(
         steps = decode(translator, model, memory, labels, forced, expected_tokens)
         fed, produced = [each.fed_id for each in steps], [each.produced_id for each in steps]
         reasons = changes_without(model, ids, fed, produced)
-    finally:
-        model.train(was_training)
     return Walkthrough(
         model=model,
         tokenizer=tokenizer,

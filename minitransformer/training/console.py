@@ -48,14 +48,13 @@ class Console(Watcher):
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         assert self.bar is not None
         self.steps += 1
-        self.tokens += report.target_tokens
+        self.tokens += report.loss.count
         self.seconds += report.seconds
         if not self.bar.disable:
-            speed = report.target_tokens / report.seconds
-            self.bar.set_postfix_str(
-                f"loss {report.loss:.3f}, {speed:,.0f} tokens/s, rate {report.learning_rate:.2g}",
-                refresh=False,
-            )
+            speed = report.loss.count / report.seconds
+            told = f"loss {report.loss.mean:.3f}, {speed:,.0f} tokens/s"
+            rate = f"rate {report.learning_rate:.2g}"
+            self.bar.set_postfix_str(f"{told}, {rate}", refresh=False)
         self.bar.update()
 
     def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
@@ -100,6 +99,12 @@ class Console(Watcher):
         is_simple = not set(trainer.example) & set('"$`\\!')
         example = f'"{trainer.example}"' if is_simple else shlex.quote(trainer.example)
         print(f"  {command} --walkthrough {example}")
+        if trainer.config.logging.tensorboard:
+            run = trainer.run_folder.path
+            place = run.parent if run.parent.name == "runs" else run
+            # Without the option, of more than ten pictures under a name some are dropped.
+            told = f"tensorboard --logdir {shlex.quote(str(place))}"
+            print(f"  {told} --samples_per_plugin images=1000")
 
     def write(self, line: str) -> None:
         """Print a line without tearing the progress bar apart."""

@@ -9,6 +9,7 @@ MAY_CHANGE = {
     "data.cache", "data.test", "training.steps", "training.patience", "training.save_every",
     "training.keep_checkpoints",
     "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
+    "logging.tensorboard", "logging.every", "logging.probes",
 }  # fmt: skip
 
 

@@ -10,14 +10,13 @@ from torch import Tensor
 from minitransformer.checkpoint import RunFolder, State
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.preparation import prepare
-from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError, DataError, DivergedError
 from minitransformer.evaluation import Evaluation, evaluate
-from minitransformer.metrics import summed_loss
 from minitransformer.metrics_file import append_rows, cut_rows
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
 from minitransformer.storage import read_tensors
+from minitransformer.training.gradients import add_gradients
 from minitransformer.training.optimizer import (
     freeze_all_but,
     load_optimizer,
@@ -165,23 +164,13 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batches = [self.stream.next() for _ in range(training.accumulate)]
-        tokens = sum(batch.num_target_tokens for batch in batches)
-        total = 0.0
-        self.model.train()
-        for micro_batch, batch in enumerate(batches):
-            # From what is computed, not from what ran before: no random state needs saving.
-            torch.manual_seed(mix(training.seed, number, micro_batch))
-            on_device = batch.to(self.device)
-            logits = self.model(on_device.source, on_device.target_input)
-            loss = summed_loss(logits, on_device.target_output, PAD_ID, training.label_smoothing)
-            (loss / tokens).backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+        fit = add_gradients(self.model, batches, training, self.device, step=number)
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), training.clip_norm or float("inf")
         )
         if not norm.isfinite():  # before it can reach the weights, let alone a checkpoint
             raise DivergedError(
-                f"the gradient of step {number} is {float(norm)} (loss {total / tokens:.4g}, "
+                f"the gradient of step {number} is {float(norm)} (loss {fit.loss.mean:.4g}, "
                 f"learning rate {rate:.4g}); checkpoints are as they were. Lower "
                 "training.learning_rate or training.clip_norm and start again with --fresh"
             )
@@ -191,9 +180,9 @@ class Trainer:
         self.state.step = number
         self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
         self.state.seconds += seconds
-        self.tokens_since_evaluation += tokens
+        self.tokens_since_evaluation += fit.loss.count
         self.seconds_since_evaluation += seconds
-        return StepReport(total / tokens, rate, float(norm), tokens, seconds)
+        return StepReport(fit.loss, fit.accuracy, rate, float(norm), seconds)
 
     def evaluate(self) -> None:
         """Score both splits, write their lines to metrics.jsonl, and tell the watchers."""
@@ -236,6 +225,8 @@ class Trainer:
         )
 
     def save(self) -> None:
+        for watcher in self.watchers:
+            watcher.on_save(self)
         self.run_folder.save(
             self.state,
             model_tensors(self.model),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minitransformer.evaluation import Evaluation
+from minitransformer.metrics import Sum
 
 if TYPE_CHECKING:
     from minitransformer.training.trainer import Trainer
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
 class StepReport:
     """What one optimizer step did."""
 
-    loss: float
+    loss: Sum  # over the target's tokens, without label smoothing
+    accuracy: Sum
     learning_rate: float
     gradient_norm: float
-    target_tokens: int
     seconds: float
 
 
@@ -31,6 +32,9 @@ class Watcher:
 
     def on_evaluation(self, trainer: "Trainer", evaluations: dict[str, Evaluation]) -> None:
         """The splits were scored at this step."""
+
+    def on_save(self, trainer: "Trainer") -> None:
+        """A checkpoint is about to be written: what it must know goes into the state now."""
 
     def on_end(self, trainer: "Trainer", exit_code: int) -> None:
         """The run is finished (0), or was stopped by a signal and saved."""

@@ -1,0 +1,191 @@
+"""A picture as parts with places in pixels, and the two ways to draw it: PNG and SVG."""
+
+import io
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, UInt8
+from matplotlib.path import Path as Outline
+from PIL import Image
+
+from minitransformer.explain import fonts
+
+Colour = tuple[int, int, int]
+BLACK, WHITE, GREY = (20, 24, 31), (255, 255, 255), (110, 118, 129)
+HATCH, HATCH_GROUND = (176, 181, 189), (232, 234, 237)  # cells that may not be looked at
+HATCH_STEP = 4
+CURVE = {
+    int(code): letter
+    for code, letter in zip(
+        (Outline.MOVETO, Outline.LINETO, Outline.CURVE3, Outline.CURVE4), "MLQC", strict=True
+    )
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line of text at a point of its base line."""
+
+    x: int
+    y: int
+    text: str
+    size: int
+    anchor: Literal["start", "middle", "end"] = "start"
+    colour: Colour = BLACK
+    is_turned: bool = False  # by a quarter, to be read from below
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A matrix of coloured cells; hatched ones stand for no value at all."""
+
+    x: int
+    y: int
+    width: int  # of one cell, with the gap that parts it from the next
+    height: int
+    colours: UInt8[np.ndarray, "rows columns 3"]
+    hatched: Bool[np.ndarray, "rows columns"]
+    gap: int = 1
+
+
+@dataclass(frozen=True)
+class Picture:
+    width: int
+    height: int
+    parts: list[Text | Cells]
+
+    def moved(self, right: int, down: int) -> list[Text | Cells]:
+        return [replace(part, x=part.x + right, y=part.y + down) for part in self.parts]
+
+
+def beside(pictures: list[Picture], gap: int) -> Picture:
+    """Pictures in a row, their upper edges level."""
+    parts: list[Text | Cells] = []
+    right = 0
+    for picture in pictures:
+        parts += picture.moved(right, 0)
+        right += picture.width + gap
+    return Picture(right - gap, max(picture.height for picture in pictures), parts)
+
+
+def stacked(pictures: list[Picture], gap: int) -> Picture:
+    """Pictures under each other, their left edges level."""
+    parts: list[Text | Cells] = []
+    down = 0
+    for picture in pictures:
+        parts += picture.moved(0, down)
+        down += picture.height + gap
+    return Picture(max(picture.width for picture in pictures), down - gap, parts)
+
+
+def as_png(picture: Picture, scale: int = 1) -> bytes:
+    """The picture's bytes as a PNG file; the same picture always gives the same bytes."""
+    canvas = np.full((picture.height * scale, picture.width * scale, 3), 255, dtype=np.uint8)
+    for part in picture.parts:
+        if isinstance(part, Cells):
+            draw_cells(canvas, part, scale)
+        else:
+            draw_text(canvas, part, scale)
+    file = io.BytesIO()
+    Image.fromarray(canvas).save(file, format="PNG")
+    return file.getvalue()
+
+
+def draw_cells(canvas: UInt8[np.ndarray, "h w 3"], cells: Cells, scale: int) -> None:
+    height, width = cells.height * scale, cells.width * scale
+    pixels = cells.colours.repeat(height, axis=0).repeat(width, axis=1)
+    if cells.hatched.any():
+        down, right = np.indices(pixels.shape[:2])
+        is_line = np.asarray((down + right) % (HATCH_STEP * scale) < scale)
+        hatch = np.where(is_line[..., None], HATCH, HATCH_GROUND)
+        is_hatched = cells.hatched.repeat(height, axis=0).repeat(width, axis=1)
+        pixels = np.where(is_hatched[..., None], hatch, pixels).astype(np.uint8)
+    for line in range(cells.gap):
+        pixels[height - 1 - line :: height] = WHITE
+        pixels[:, width - 1 - line :: width] = WHITE
+    top, left = cells.y * scale, cells.x * scale
+    canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+
+
+def draw_text(canvas: UInt8[np.ndarray, "h w 3"], text: Text, scale: int) -> None:
+    ink, below = fonts.bitmap(text.text, text.size * scale)
+    length = ink.shape[1]
+    back = {"start": 0, "middle": length // 2, "end": length}[text.anchor]
+    if text.is_turned:
+        ink = np.rot90(ink)
+        top = text.y * scale + back - length
+        left = text.x * scale + below - ink.shape[1]
+    else:
+        top = text.y * scale + below - ink.shape[0]
+        left = text.x * scale - back
+    # What would stand beyond the edge is not drawn.
+    ink = ink[max(-top, 0) :, max(-left, 0) :]
+    top, left = max(top, 0), max(left, 0)
+    place = canvas[top : top + ink.shape[0], left : left + ink.shape[1]]
+    share = ink[: place.shape[0], : place.shape[1], None] / 255
+    place[:] = np.round(place * (1 - share) + np.array(text.colour) * share)
+
+
+def as_svg(picture: Picture) -> str:
+    """The picture as SVG; letters are curves, so that every machine shows them alike."""
+    size = f'width="{picture.width}" height="{picture.height}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
+        f'viewBox="0 0 {picture.width} {picture.height}">',
+        f'<defs><pattern id="hatch" width="{HATCH_STEP}" height="{HATCH_STEP}" '
+        f'patternUnits="userSpaceOnUse"><path d="M0 0h{HATCH_STEP}v{HATCH_STEP}H0z" '
+        f'fill="{hexadecimal(HATCH_GROUND)}"/><path d="M0 {HATCH_STEP}L{HATCH_STEP} 0" '
+        f'stroke="{hexadecimal(HATCH)}"/></pattern></defs>',
+        f'<rect {size} fill="{hexadecimal(WHITE)}"/>',
+    ]
+    for part in picture.parts:
+        lines += cells_svg(part) if isinstance(part, Cells) else [text_svg(part)]
+    return "\n".join([*lines, "</svg>\n"])
+
+
+def cells_svg(cells: Cells) -> list[str]:
+    lines = []
+    for row, colours in enumerate(cells.colours.tolist()):
+        for column, colour in enumerate(colours):
+            x, y = cells.x + column * cells.width, cells.y + row * cells.height
+            is_hatched = cells.hatched[row, column]
+            fill = "url(#hatch)" if is_hatched else hexadecimal(colour)
+            lines.append(
+                f'<rect x="{x}" y="{y}" width="{cells.width - cells.gap}" '
+                f'height="{cells.height - cells.gap}" '
+                f'fill="{fill}"/>'
+            )
+    return lines
+
+
+def text_svg(text: Text) -> str:
+    outline = fonts.outline(text.text, text.size)
+    length = fonts.width(text.text, text.size)
+    back = {"start": 0, "middle": length / 2, "end": length}[text.anchor]
+    turn = " rotate(-90)" if text.is_turned else ""
+    curve = "".join(
+        "Z"
+        if code == Outline.CLOSEPOLY
+        else CURVE[int(code)] + " ".join(f"{number:.2f}" for number in points)
+        for points, code in outline.iter_segments(simplify=False)
+    )
+    return (
+        f'<g role="img" aria-label="{escape(text.text)}" fill="{hexadecimal(text.colour)}" '
+        f'transform="translate({text.x} {text.y}){turn} translate({-back:.2f} 0) scale(1 -1)">'
+        f'<path d="{curve}"/></g>'
+    )
+
+
+def hexadecimal(colour: Colour | list[int]) -> str:
+    return "#" + "".join(f"{part:02x}" for part in colour)
+
+
+def write_picture(path: Path, picture: Picture, scale: int) -> None:
+    """Write a picture as PNG or SVG, as the file's ending says."""
+    if path.suffix == ".svg":
+        path.write_text(as_svg(picture), encoding="utf-8", newline="\n")
+    else:
+        path.write_bytes(as_png(picture, scale))

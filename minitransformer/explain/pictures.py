@@ -1,0 +1,174 @@
+"""Attention as a picture: a layer's heads under each other, words on both axes."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+
+from minitransformer.explain import fonts
+from minitransformer.explain.attention_view import AttentionView
+from minitransformer.explain.canvas import BLACK, GREY, WHITE, Cells, Picture, Text
+from minitransformer.line_translation import without_controls
+
+NARROW, WIDE = 344, 700  # a card of TensorBoard's is 350 pixels wide, however wide its picture is
+MOST_NARROW = 26  # tokens on an axis, beyond which a picture is wide
+MARGIN = 4
+TITLE, LABEL, SMALL = 12, 11, 9  # letters
+LEAST_CELL, MOST_CELL, ROW = 9, 50, 20
+NUMBER_CELL = 26  # from this width on, a cell has room for its number
+LONGEST = 66  # pixels of a word, beyond which it is cut
+SCALE = np.array([[238, 242, 248], [158, 202, 225], [49, 130, 189], [8, 48, 107]])  # 0 to 1
+
+
+@dataclass
+class Names:
+    """Words as a picture writes them: cut to their room, numbered where no font has them."""
+
+    size: int
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def shown(self, word: str, room: float = LONGEST) -> str:
+        word = without_controls(word)
+        if not fonts.can_draw(word):
+            return f"[{self.numbers.setdefault(word, len(self.numbers) + 1)}]"
+        return fonts.cut(word, self.size, room)
+
+    def legend(self) -> list[str]:
+        """What the numbers stand for, in code points: no font has the letters."""
+        codes = {word: " ".join(f"U+{ord(each):04X}" for each in word) for word in self.numbers}
+        return [f"[{number}] {codes[word]}" for word, number in self.numbers.items()]
+
+
+def attention_picture(view: AttentionView, rows: int | None = None) -> Picture:
+    """Every head of a layer and their mean; of a decoder's rows, the first so many."""
+    weights = view.weights.double().numpy()
+    heads = {f"head {number}": each for number, each in enumerate(weights)}
+    if len(weights) > 1:
+        heads["mean of all heads"] = weights.mean(axis=0)
+    side = "encoder" if view.is_encoder else "decoder"
+    layout = Layout(view, rows)
+    parts: list[Text | Cells] = [
+        Text(MARGIN, 15, f"{view.look}, {side} layer {view.layer}", TITLE),
+        Text(MARGIN, 29, layout.axes, SMALL, colour=GREY),
+    ]
+    down = 34
+    for name, each in heads.items():
+        parts += layout.block(name if len(weights) > 1 else "", each, down)
+        down += layout.block_height
+    parts += layout.scale(down + 8)
+    down += 24
+    for line in layout.names.legend():
+        down += 12
+        parts.append(Text(MARGIN, down - 4, fonts.cut(line, SMALL, layout.width - 8), SMALL))
+    return Picture(layout.width, down, parts)
+
+
+class Layout:
+    """Where things stand in the pictures of one view."""
+
+    def __init__(self, view: AttentionView, rows: int | None) -> None:
+        self.view = view
+        self.rows = len(view.queries) if rows is None else rows
+        longest = max(len(view.queries), len(view.keys))
+        self.width = NARROW if longest <= MOST_NARROW else WIDE
+        small = len(view.keys) > 16
+        self.size = SMALL if small else LABEL
+        self.names = Names(self.size)
+        is_cross = view.where == "cross"
+        self.axes = "a row for each query, a column for each key"
+        if is_cross:
+            self.axes = "rows: token fed in → token produced; columns: source"
+        self.row_names = [self.row_name(row, is_cross) for row in range(len(view.queries))]
+        self.column_names = [self.names.shown(key) for key in view.keys]
+        self.left = 2 * MARGIN + round(max(fonts.width(name, self.size) for name in self.row_names))
+        widest = round(max(fonts.width(name, self.size) for name in self.column_names))
+        self.cell = (self.width - self.left - MARGIN) // len(view.keys)
+        self.cell = min(max(self.cell, LEAST_CELL), MOST_CELL)
+        self.is_turned = widest > self.cell - 4  # words stand upright where they do not fit
+        self.top = 6 + (widest if self.is_turned else self.size)
+        self.width = max(self.width, self.left + self.cell * len(view.keys) + MARGIN)
+        self.has_numbers = self.cell >= NUMBER_CELL
+        self.row = ROW if self.has_numbers else self.size + 4
+
+    def row_name(self, row: int, is_cross: bool) -> str:
+        query = self.names.shown(self.view.queries[row])
+        return f"{query} → {self.names.shown(self.view.produced[row])}" if is_cross else query
+
+    @property
+    def block_height(self) -> int:
+        return 14 * (len(self.view.weights) > 1) + self.top + self.row * len(self.view.queries) + 8
+
+    def block(
+        self, name: str, weights: Float[np.ndarray, "queries keys"], down: int
+    ) -> list[Text | Cells]:
+        """One head: its name, the keys above, the queries beside, a cell for each pair."""
+        parts: list[Text | Cells] = []
+        if name:
+            down += 14
+            parts.append(Text(MARGIN, down - 2, name, LABEL))
+        grid = down + self.top
+        is_self = self.view.where != "cross"
+        keys = self.column_names[: self.rows] if is_self else self.column_names
+        for column, key in enumerate(keys):
+            middle = self.left + column * self.cell + self.cell // 2
+            if self.is_turned:
+                x = middle + self.size // 3
+                parts.append(Text(x, grid - 4, key, self.size, is_turned=True))
+            else:
+                parts.append(Text(middle, grid - 4, key, self.size, "middle"))
+        allowed = self.view.allowed.numpy()[: self.rows, : len(keys)]
+        shown = weights[: self.rows, : len(keys)]
+        colours = scale_colours(shown)
+        parts.append(Cells(self.left, grid, self.cell, self.row, colours, ~allowed))
+        for row in range(self.rows):
+            base = grid + row * self.row + self.row // 2 + self.size // 3
+            parts.append(Text(self.left - 4, base, self.row_names[row], self.size, "end"))
+        if self.has_numbers:
+            parts += self.numbers(shown, allowed, grid)
+        return parts
+
+    def numbers(
+        self,
+        weights: Float[np.ndarray, "queries keys"],
+        allowed: Bool[np.ndarray, "queries keys"],
+        grid: int,
+    ) -> list[Text | Cells]:
+        parts: list[Text | Cells] = []
+        for row, column in zip(*np.nonzero(allowed), strict=True):
+            weight = float(weights[row, column])
+            x = self.left + int(column) * self.cell + self.cell // 2
+            y = grid + int(row) * self.row + self.row // 2 + 3
+            colour = WHITE if weight > 0.5 else BLACK
+            parts.append(Text(x, y, number(weight), SMALL, "middle", colour))
+        return parts
+
+    def scale(self, down: int) -> list[Text | Cells]:
+        """What the colours mean."""
+        steps = np.linspace(0, 1, 40)[None]
+        no = np.zeros((1, 40), dtype=bool)
+        parts: list[Text | Cells] = [
+            Text(MARGIN, down + 9, "weight 0", SMALL, colour=GREY),
+            Cells(54, down, 2, 11, scale_colours(steps), no, gap=0),
+            Text(138, down + 9, "1", SMALL, colour=GREY),
+        ]
+        if not self.view.allowed.all():
+            blank = np.full((1, 1, 3), 255, dtype=np.uint8)
+            parts += [
+                Cells(160, down, 18, 11, blank, np.ones((1, 1), dtype=bool)),
+                Text(181, down + 9, "may not be looked at", SMALL, colour=GREY),
+            ]
+        return parts
+
+
+def scale_colours(
+    weights: Float[np.ndarray, "rows columns"],
+) -> UInt8[np.ndarray, "rows columns 3"]:
+    """One scale for every picture: pale is 0, dark is 1."""
+    places = np.linspace(0, 1, len(SCALE))
+    channels = [np.interp(weights, places, SCALE[:, channel]) for channel in range(3)]
+    return np.round(np.stack(channels, axis=-1)).astype(np.uint8)
+
+
+def number(weight: float) -> str:
+    """A weight in as few letters as two digits need: .63, and 1.0."""
+    return "1.0" if weight >= 0.995 else f"{weight:.2f}"[1:]
