@@ -45,6 +45,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--expected", metavar="TEXT", help="of a walk-through: the right answer")
     parser.add_argument(
+        "--attention", type=Path, metavar="FILE",
+        help="also draw where every token looked; FILE.png or FILE.svg",
+    )  # fmt: skip
+    parser.add_argument(
         "--checkpoint", choices=("last", "best"),
         help="default: best where the run's config selects one, else last",
     )  # fmt: skip
@@ -55,6 +59,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     options = parser.parse_args(arguments)
     check_walkthrough(options)
+    if options.attention:
+        check_attention(options)
     if options.tokens and options.scores:
         raise UsageError("--tokens does not translate, so that there are no --scores")
     if options.sentences and options.input:
@@ -90,6 +96,15 @@ def check_walkthrough(options: argparse.Namespace) -> None:
         raise UsageError(f"--precision {options.precision}: from 0 to 9 digits")
 
 
+def check_attention(options: argparse.Namespace) -> None:
+    if options.attention.suffix not in (".png", ".svg"):
+        raise UsageError(f"--attention {options.attention}: name a file, such as maps.png or .svg")
+    if not options.attention.absolute().parent.is_dir():
+        raise UsageError(f"--attention {options.attention}: there is no such folder")
+    if options.tokens or options.scores or options.output or options.walkthrough is not None:
+        raise UsageError("--attention does not go with --tokens, --scores, --output, --walkthrough")
+
+
 def newest_run() -> Path:
     from minitransformer.checkpoint import runs_newest_first
 
@@ -109,14 +124,14 @@ def main(arguments: list[str]) -> int:
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.data.token_view import token_lines
     from minitransformer.decoding import Translator
-    from minitransformer.explain.showing import show_walkthroughs
+    from minitransformer.explain.showing import show_walkthroughs, write_attention
     from minitransformer.line_translation import read_lines, translate_lines
     from minitransformer.prompt import run_prompt
 
     run = options.run or newest_run()
     translator = Translator.load(run, device=options.device, checkpoint=options.checkpoint)
     reads_stdin = not (options.sentences or options.input or options.tokens)
-    reads_stdin = reads_stdin and options.walkthrough is None
+    reads_stdin = reads_stdin and options.walkthrough is None and not options.attention
     if reads_stdin and not options.output and sys.stdin.isatty() and sys.stdout.isatty():
         run_prompt(translator, scores=options.scores)
         return 0
@@ -133,6 +148,9 @@ def main(arguments: list[str]) -> int:
         try:
             if options.walkthrough is not None:
                 show_walkthroughs(translator, lines, options)
+                return 0
+            if options.attention:
+                write_attention(translator, lines, options.attention)
                 return 0
             if options.tokens:
                 for text in lines:

@@ -13,7 +13,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
-    ["minitransformer.training.console", "minitransformer.prompt", "torchtext.vocab"]
+    [
+        "minitransformer.explain.tensorboard",
+        "minitransformer.training.console",
+        "minitransformer.prompt",
+        "torchtext.vocab",
+    ]
 )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from minitransformer.training.watcher import Watcher
+from tests.events import everything_without_clock
 from tests.processes import ROOT, Running, run
 from tests.small_runs import final_hashes, trainer_for
 from tests.test_trainer import without_clock
@@ -39,6 +40,7 @@ def uninterrupted(tmp_path_factory):
 def assert_same(run_path: Path, expected: Path) -> None:
     assert final_hashes(run_path) == final_hashes(expected)
     assert without_clock(run_path / "metrics.jsonl") == without_clock(expected / "metrics.jsonl")
+    assert everything_without_clock(run_path) == everything_without_clock(expected)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -14,6 +14,7 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import make_batch
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError, ConfigError, DataError, DivergedError
+from minitransformer.metrics import Sum
 from minitransformer.training.resuming import changed_settings
 from minitransformer.training.watcher import Watcher
 from tests.corpus_files import counts
@@ -96,8 +97,9 @@ def test_micro_batches_equal_one_batch(tmp_path, smoothing):
     one.model.double()
     many.model.double()
     whole, parts = one.step(), many.step()
-    assert whole.target_tokens == parts.target_tokens
-    assert whole.loss == pytest.approx(parts.loss, rel=1e-12)
+    assert whole.loss.count == parts.loss.count
+    assert whole.loss.total == pytest.approx(parts.loss.total, rel=1e-12)
+    assert whole.accuracy == parts.accuracy
     assert whole.gradient_norm == pytest.approx(parts.gradient_norm, rel=1e-12)
 
 
@@ -120,15 +122,22 @@ def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path):
         ],
         lr=0.01,
     )
-    loss = functional.cross_entropy(
-        twin(batch.source, batch.target_input).transpose(1, 2), batch.target_output,
-        ignore_index=PAD_ID, label_smoothing=0.1,
+    logits = twin(batch.source, batch.target_input)
+    smoothed, plain = (
+        functional.cross_entropy(
+            logits.transpose(1, 2), batch.target_output,
+            ignore_index=PAD_ID, label_smoothing=smoothing,
+        )
+        for smoothing in (0.1, 0.0)
     )  # fmt: skip
-    loss.backward()
+    smoothed.backward()
     norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
     optimizer.step()
     report = trainer.step()
-    assert report.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert report.loss.mean == pytest.approx(float(plain.detach()), rel=1e-5)
+    is_real = batch.target_output != PAD_ID
+    is_right = logits.argmax(-1)[is_real] == batch.target_output[is_real]
+    assert report.accuracy == Sum(int(is_right.sum()), int(is_real.sum()))
     assert report.gradient_norm == pytest.approx(float(norm), rel=1e-5)
     assert report.gradient_norm > 0.05
     for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
@@ -145,10 +154,13 @@ def test_watchers_are_told_of_everything_in_order(tmp_path):
 
         def on_step(self, trainer, report):
             self.entries.append(trainer.state.step)
-            assert report.target_tokens > 0
+            assert report.loss.count > 0
 
         def on_evaluation(self, trainer, evaluations):
             self.entries.append(f"evaluation {'+'.join(evaluations)}")
+
+        def on_save(self, trainer):
+            self.entries.append("save")
 
         def on_end(self, trainer, exit_code):
             self.entries.append(f"end {exit_code}")
@@ -157,7 +169,8 @@ def test_watchers_are_told_of_everything_in_order(tmp_path):
     trainer_for(tmp_path / "run", watchers=[diary]).run()
     scores = "evaluation train+valid"
     assert diary.entries == [
-        "start", scores, 1, 2, 3, 4, 5, scores, 6, 7, 8, 9, 10, scores, 11, 12, scores, "end 0",
+        "start", scores, 1, 2, 3, "save", 4, 5, scores, "save", 6, "save", 7, 8, 9, "save",
+        10, scores, "save", 11, 12, scores, "save", "end 0",
     ]  # fmt: skip
 
 
@@ -321,6 +334,7 @@ def test_only_harmless_settings_may_change_on_the_way(tmp_path):
         "data.cache", "data.test", "training.steps", "training.save_every",
         "training.keep_checkpoints", "training.patience", "evaluation.every",
         "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
+        "logging.tensorboard", "logging.every", "logging.probes",
     }  # fmt: skip
     trainer = trainer_for(tmp_path / "run")
     for section in dataclasses.fields(trainer.config):

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import dataclass, replace
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -12,17 +13,27 @@ from matplotlib.path import Path as Outline
 from PIL import Image
 
 from minitransformer.explain import fonts
+from minitransformer.explain.palette import (
+    BLACK_LETTERS,
+    HATCH,
+    HATCHED,
+    INKS,
+    PAPER,
+    Colour,
+    Ink,
+    letter_colours,
+    palette,
+)
 
-Colour = tuple[int, int, int]
-BLACK, WHITE, GREY = (20, 24, 31), (255, 255, 255), (110, 118, 129)
-HATCH, HATCH_GROUND = (176, 181, 189), (232, 234, 237)  # cells that may not be looked at
 HATCH_STEP = 4
+LARGEST_SHARP = 10_000_000  # pixels; a larger PNG is not drawn at twice its size
 CURVE = {
     int(code): letter
     for code, letter in zip(
         (Outline.MOVETO, Outline.LINETO, Outline.CURVE3, Outline.CURVE4), "MLQC", strict=True
     )
 }
+Pixels = UInt8[np.ndarray, "height width"]  # places in the palette
 
 
 @dataclass(frozen=True)
@@ -34,19 +45,20 @@ class Text:
     text: str
     size: int
     anchor: Literal["start", "middle", "end"] = "start"
-    colour: Colour = BLACK
+    ink: Ink = "black"
     is_turned: bool = False  # by a quarter, to be read from below
+    shade: int | None = None  # of the cell that it stands in, if it stands in one
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A matrix of coloured cells; hatched ones stand for no value at all."""
+    """A matrix of shaded cells; hatched ones stand for no value at all."""
 
     x: int
     y: int
     width: int  # of one cell, with the gap that parts it from the next
     height: int
-    colours: UInt8[np.ndarray, "rows columns 3"]
+    shades: UInt8[np.ndarray, "rows columns"]
     hatched: Bool[np.ndarray, "rows columns"]
     gap: int = 1
 
@@ -83,34 +95,35 @@ def stacked(pictures: list[Picture], gap: int) -> Picture:
 
 def as_png(picture: Picture, scale: int = 1) -> bytes:
     """The picture's bytes as a PNG file; the same picture always gives the same bytes."""
-    canvas = np.full((picture.height * scale, picture.width * scale, 3), 255, dtype=np.uint8)
+    canvas = np.full((picture.height * scale, picture.width * scale), BLACK_LETTERS, dtype=np.uint8)
     for part in picture.parts:
         if isinstance(part, Cells):
             draw_cells(canvas, part, scale)
         else:
             draw_text(canvas, part, scale)
+    image = Image.fromarray(canvas, mode="P")
+    image.putpalette(palette().tobytes())
     file = io.BytesIO()
-    Image.fromarray(canvas).save(file, format="PNG")
+    image.save(file, format="PNG")
     return file.getvalue()
 
 
-def draw_cells(canvas: UInt8[np.ndarray, "h w 3"], cells: Cells, scale: int) -> None:
+def draw_cells(canvas: Pixels, cells: Cells, scale: int) -> None:
     height, width = cells.height * scale, cells.width * scale
-    pixels = cells.colours.repeat(height, axis=0).repeat(width, axis=1)
+    pixels = cells.shades.repeat(height, axis=0).repeat(width, axis=1)
     if cells.hatched.any():
-        down, right = np.indices(pixels.shape[:2])
-        is_line = np.asarray((down + right) % (HATCH_STEP * scale) < scale)
-        hatch = np.where(is_line[..., None], HATCH, HATCH_GROUND)
+        down, right = np.indices(pixels.shape)
+        hatch = HATCH + ((down + right) % (HATCH_STEP * scale) < scale)
         is_hatched = cells.hatched.repeat(height, axis=0).repeat(width, axis=1)
-        pixels = np.where(is_hatched[..., None], hatch, pixels).astype(np.uint8)
-    for line in range(cells.gap):
-        pixels[height - 1 - line :: height] = WHITE
-        pixels[:, width - 1 - line :: width] = WHITE
+        pixels = np.where(is_hatched, hatch, pixels).astype(np.uint8)
+    for line in range(cells.gap * scale):
+        pixels[height - 1 - line :: height] = BLACK_LETTERS
+        pixels[:, width - 1 - line :: width] = BLACK_LETTERS
     top, left = cells.y * scale, cells.x * scale
     canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
 
 
-def draw_text(canvas: UInt8[np.ndarray, "h w 3"], text: Text, scale: int) -> None:
+def draw_text(canvas: Pixels, text: Text, scale: int) -> None:
     ink, below = fonts.bitmap(text.text, text.size * scale)
     length = ink.shape[1]
     back = {"start": 0, "middle": length // 2, "end": length}[text.anchor]
@@ -125,8 +138,11 @@ def draw_text(canvas: UInt8[np.ndarray, "h w 3"], text: Text, scale: int) -> Non
     ink = ink[max(-top, 0) :, max(-left, 0) :]
     top, left = max(top, 0), max(left, 0)
     place = canvas[top : top + ink.shape[0], left : left + ink.shape[1]]
-    share = ink[: place.shape[0], : place.shape[1], None] / 255
-    place[:] = np.round(place * (1 - share) + np.array(text.colour) * share)
+    ink = ink[: place.shape[0], : place.shape[1]]
+    np.copyto(place, colours_of_letters(text.ink, text.shade)[ink], where=ink > 0)
+
+
+colours_of_letters = cache(letter_colours)
 
 
 def as_svg(picture: Picture) -> str:
@@ -137,9 +153,9 @@ def as_svg(picture: Picture) -> str:
         f'viewBox="0 0 {picture.width} {picture.height}">',
         f'<defs><pattern id="hatch" width="{HATCH_STEP}" height="{HATCH_STEP}" '
         f'patternUnits="userSpaceOnUse"><path d="M0 0h{HATCH_STEP}v{HATCH_STEP}H0z" '
-        f'fill="{hexadecimal(HATCH_GROUND)}"/><path d="M0 {HATCH_STEP}L{HATCH_STEP} 0" '
-        f'stroke="{hexadecimal(HATCH)}"/></pattern></defs>',
-        f'<rect {size} fill="{hexadecimal(WHITE)}"/>',
+        f'fill="{hexadecimal(HATCHED[0])}"/><path d="M0 {HATCH_STEP}L{HATCH_STEP} 0" '
+        f'stroke="{hexadecimal(HATCHED[1])}"/></pattern></defs>',
+        f'<rect {size} fill="{hexadecimal(PAPER)}"/>',
     ]
     for part in picture.parts:
         lines += cells_svg(part) if isinstance(part, Cells) else [text_svg(part)]
@@ -148,7 +164,7 @@ def as_svg(picture: Picture) -> str:
 
 def cells_svg(cells: Cells) -> list[str]:
     lines = []
-    for row, colours in enumerate(cells.colours.tolist()):
+    for row, colours in enumerate(palette()[cells.shades].tolist()):
         for column, colour in enumerate(colours):
             x, y = cells.x + column * cells.width, cells.y + row * cells.height
             is_hatched = cells.hatched[row, column]
@@ -173,7 +189,7 @@ def text_svg(text: Text) -> str:
         for points, code in outline.iter_segments(simplify=False)
     )
     return (
-        f'<g role="img" aria-label="{escape(text.text)}" fill="{hexadecimal(text.colour)}" '
+        f'<g role="img" aria-label="{escape(text.text)}" fill="{hexadecimal(INKS[text.ink])}" '
         f'transform="translate({text.x} {text.y}){turn} translate({-back:.2f} 0) scale(1 -1)">'
         f'<path d="{curve}"/></g>'
     )
@@ -183,9 +199,10 @@ def hexadecimal(colour: Colour | list[int]) -> str:
     return "#" + "".join(f"{part:02x}" for part in colour)
 
 
-def write_picture(path: Path, picture: Picture, scale: int) -> None:
+def write_picture(path: Path, picture: Picture) -> None:
     """Write a picture as PNG or SVG, as the file's ending says."""
     if path.suffix == ".svg":
         path.write_text(as_svg(picture), encoding="utf-8", newline="\n")
     else:
-        path.write_bytes(as_png(picture, scale))
+        is_huge = picture.width * picture.height > LARGEST_SHARP
+        path.write_bytes(as_png(picture, scale=1 if is_huge else 2))

@@ -1,23 +1,24 @@
 """Attention as a picture: a layer's heads under each other, words on both axes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import numpy as np
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float
 
 from minitransformer.explain import fonts
 from minitransformer.explain.attention_view import AttentionView
-from minitransformer.explain.canvas import BLACK, GREY, WHITE, Cells, Picture, Text
+from minitransformer.explain.canvas import Cells, Picture, Text, beside, stacked
+from minitransformer.explain.palette import letter_ink, shades
 from minitransformer.line_translation import without_controls
 
-NARROW, WIDE = 344, 700  # a card of TensorBoard's is 350 pixels wide, however wide its picture is
+NARROW, WIDE = 350, 700  # a card of TensorBoard's stretches its picture to 350 pixels
 MOST_NARROW = 26  # tokens on an axis, beyond which a picture is wide
 MARGIN = 4
 TITLE, LABEL, SMALL = 12, 11, 9  # letters
 LEAST_CELL, MOST_CELL, ROW = 9, 50, 20
 NUMBER_CELL = 26  # from this width on, a cell has room for its number
 LONGEST = 66  # pixels of a word, beyond which it is cut
-SCALE = np.array([[238, 242, 248], [158, 202, 225], [49, 130, 189], [8, 48, 107]])  # 0 to 1
 
 
 @dataclass
@@ -49,7 +50,7 @@ def attention_picture(view: AttentionView, rows: int | None = None) -> Picture:
     layout = Layout(view, rows)
     parts: list[Text | Cells] = [
         Text(MARGIN, 15, f"{view.look}, {side} layer {view.layer}", TITLE),
-        Text(MARGIN, 29, layout.axes, SMALL, colour=GREY),
+        Text(MARGIN, 29, layout.axes, SMALL, ink="grey"),
     ]
     down = 34
     for name, each in heads.items():
@@ -61,6 +62,24 @@ def attention_picture(view: AttentionView, rows: int | None = None) -> Picture:
         down += 12
         parts.append(Text(MARGIN, down - 4, fonts.cut(line, SMALL, layout.width - 8), SMALL))
     return Picture(layout.width, down, parts)
+
+
+def sentence_picture(title: str, views: list[AttentionView]) -> Picture:
+    """Every attention of a sentence: a column for each kind, layers under each other."""
+    heading = Text(MARGIN, 16, Names(TITLE).shown(title, WIDE), TITLE)
+    columns = [
+        [attention_picture(view) for view in views if view.where == where]
+        for where in ("encoder", "decoder", "cross")
+    ]
+    widths = [max(picture.width for picture in column) for column in columns]
+    blanks = [Picture(width, 0, []) for width in widths]
+    layers = [  # the two sides may have different numbers of them
+        [replace(picture or blank, width=blank.width)
+         for picture, blank in zip(layer, blanks, strict=True)]
+        for layer in zip_longest(*columns)
+    ]  # fmt: skip
+    maps = stacked([beside(layer, 16) for layer in layers], 12)
+    return stacked([Picture(maps.width, 24, [heading]), maps], 0)
 
 
 class Layout:
@@ -118,8 +137,7 @@ class Layout:
                 parts.append(Text(middle, grid - 4, key, self.size, "middle"))
         allowed = self.view.allowed.numpy()[: self.rows, : len(keys)]
         shown = weights[: self.rows, : len(keys)]
-        colours = scale_colours(shown)
-        parts.append(Cells(self.left, grid, self.cell, self.row, colours, ~allowed))
+        parts.append(Cells(self.left, grid, self.cell, self.row, shades(shown), ~allowed))
         for row in range(self.rows):
             base = grid + row * self.row + self.row // 2 + self.size // 3
             parts.append(Text(self.left - 4, base, self.row_names[row], self.size, "end"))
@@ -138,8 +156,9 @@ class Layout:
             weight = float(weights[row, column])
             x = self.left + int(column) * self.cell + self.cell // 2
             y = grid + int(row) * self.row + self.row // 2 + 3
-            colour = WHITE if weight > 0.5 else BLACK
-            parts.append(Text(x, y, number(weight), SMALL, "middle", colour))
+            shade = int(shades(weights)[row, column])
+            ink = letter_ink(shade)
+            parts.append(Text(x, y, number(weight), SMALL, "middle", ink, shade=shade))
         return parts
 
     def scale(self, down: int) -> list[Text | Cells]:
@@ -147,26 +166,17 @@ class Layout:
         steps = np.linspace(0, 1, 40)[None]
         no = np.zeros((1, 40), dtype=bool)
         parts: list[Text | Cells] = [
-            Text(MARGIN, down + 9, "weight 0", SMALL, colour=GREY),
-            Cells(54, down, 2, 11, scale_colours(steps), no, gap=0),
-            Text(138, down + 9, "1", SMALL, colour=GREY),
+            Text(MARGIN, down + 9, "weight 0", SMALL, ink="grey"),
+            Cells(54, down, 2, 11, shades(steps), no, gap=0),
+            Text(138, down + 9, "1", SMALL, ink="grey"),
         ]
         if not self.view.allowed.all():
-            blank = np.full((1, 1, 3), 255, dtype=np.uint8)
+            blank = np.zeros((1, 1), dtype=np.uint8)
             parts += [
                 Cells(160, down, 18, 11, blank, np.ones((1, 1), dtype=bool)),
-                Text(181, down + 9, "may not be looked at", SMALL, colour=GREY),
+                Text(181, down + 9, "may not be looked at", SMALL, ink="grey"),
             ]
         return parts
-
-
-def scale_colours(
-    weights: Float[np.ndarray, "rows columns"],
-) -> UInt8[np.ndarray, "rows columns 3"]:
-    """One scale for every picture: pale is 0, dark is 1."""
-    places = np.linspace(0, 1, len(SCALE))
-    channels = [np.interp(weights, places, SCALE[:, channel]) for channel in range(3)]
-    return np.round(np.stack(channels, axis=-1)).astype(np.uint8)
 
 
 def number(weight: float) -> str:

@@ -1,4 +1,4 @@
-"""translate.py --walkthrough: sentences in, walk-throughs out, on the terminal or into a file."""
+"""translate.py --walkthrough and --attention: sentences in; text, files or pictures out."""
 
 import argparse
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from minitransformer.decoding import Choice, Translation, Translator
 from minitransformer.errors import UsageError, did_you_mean
+from minitransformer.explain.attention_view import attention_views
 from minitransformer.explain.checking import check
 from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_within, wants_colour
@@ -21,9 +22,7 @@ def show_walkthroughs(
     translator: Translator, texts: Iterable[str], options: argparse.Namespace
 ) -> None:
     """Walk through each sentence, check every value, and show or write what was asked for."""
-    sentences = [text for text in texts if text.strip()]
-    if not sentences:
-        raise UsageError("name a sentence to walk through")
+    sentences = sentences_of(texts)
     if options.expected and len(sentences) > 1:
         raise UsageError("--expected is the right answer of one sentence; here are several")
     precision = DIGITS if options.precision is None else options.precision
@@ -33,8 +32,7 @@ def show_walkthroughs(
         print(f"--expected: unknown word '{printable(word)}', never produced", file=sys.stderr)
     for text in sentences:
         walk = walk_through(translator, text, expected=options.expected or "")
-        for remark in remarks(translation_of(walk), translator):
-            print(f"{printable(text)}: {remark}", file=sys.stderr)
+        say_remarks(walk, translator)
         count = check(walk)
         if options.walkthrough:
             walks.append(walk)
@@ -46,6 +44,34 @@ def show_walkthroughs(
     if options.walkthrough:
         write_walkthroughs(Path(options.walkthrough), walks, precision)
         print(f"wrote {options.walkthrough}", file=sys.stderr)
+
+
+def write_attention(translator: Translator, texts: Iterable[str], path: Path) -> None:
+    """Translate each sentence, and draw where every token of it looked."""
+    from minitransformer.explain.canvas import stacked, write_picture
+    from minitransformer.explain.pictures import sentence_picture
+
+    pictures = []
+    for text in sentences_of(texts):
+        walk = walk_through(translator, text)
+        say_remarks(walk, translator)
+        print(walk.translation)
+        title = f"{' '.join(text.split())} → {walk.translation}"
+        pictures.append(sentence_picture(title, list(attention_views(walk))))
+    write_picture(path, stacked(pictures, 24))
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def sentences_of(texts: Iterable[str]) -> list[str]:
+    sentences = [text for text in texts if text.strip()]
+    if not sentences:
+        raise UsageError("name a sentence to walk through")
+    return sentences
+
+
+def say_remarks(walk: Walkthrough, translator: Translator) -> None:
+    for remark in remarks(translation_of(walk), translator):
+        print(f"{printable(walk.text)}: {remark}", file=sys.stderr)
 
 
 def translation_of(walk: Walkthrough) -> Translation:

@@ -1,0 +1,53 @@
+"""Reads what a run wrote for TensorBoard, with TensorBoard's own reader."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+CLOCK = {"train/tokens_per_second"}  # what the wall clock decides
+
+
+class Point(NamedTuple):
+    tag: str
+    step: int
+    value: object  # a number, a picture's bytes, a text, or a plugin's bytes
+
+
+def points(path: Path) -> list[Point]:
+    """Everything in an event file, in order."""
+    found = []
+    for event in LegacyEventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            kind = value.WhichOneof("value")
+            if kind == "simple_value":
+                content = value.simple_value
+            elif kind == "image":
+                content = value.image.encoded_image_string
+            elif kind == "tensor":
+                content = value.tensor.string_val[0]
+            else:
+                content = value.metadata.plugin_data.content
+            found.append(Point(value.tag, event.step, content))
+    return found
+
+
+def series(path: Path) -> dict[str, dict[int, object]]:
+    """Values by tag and step; each must be there once."""
+    found: dict[str, dict[int, object]] = {}
+    for tag, step, value in points(path):
+        assert step not in found.setdefault(tag, {}), f"{tag} at {step} is there twice"
+        found[tag][step] = value
+    return found
+
+
+def everything_without_clock(run: Path) -> dict[str, object]:
+    """All that TensorBoard shows of a run: its events, its walks, its embeddings."""
+    events = {
+        str(path.relative_to(run)): [point for point in points(path) if point.tag not in CLOCK]
+        for path in sorted(run.rglob("events.out.tfevents*"))
+    }
+    files = {
+        str(path.relative_to(run)): path.read_bytes() for path in sorted(run.glob("projector*/*"))
+    }
+    return {**events, **files}

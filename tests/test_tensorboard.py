@@ -1,0 +1,308 @@
+"""What a run writes for TensorBoard: every tag once, values as measured, nothing twice."""
+
+import html
+import json
+import re
+import subprocess
+import sys
+
+import markdown
+import numpy as np
+import pytest
+
+from minitransformer.config import load_config
+from minitransformer.data.corpus import Pair
+from minitransformer.decoding import Translator
+from minitransformer.explain import tensorboard as tensorboard_module
+from minitransformer.explain.attention_view import attention_views
+from minitransformer.explain.canvas import as_png
+from minitransformer.explain.event_file import EventFile, event_record, file_opening
+from minitransformer.explain.pictures import attention_picture
+from minitransformer.explain.probes import Probe, choose_probes, probe_views
+from minitransformer.explain.summaries import scalars, table
+from minitransformer.explain.tensorboard import TensorBoard, undrawable
+from minitransformer.explain.walkthrough import walk_through
+from minitransformer.training.schedule import learning_rate
+from tests.events import everything_without_clock, points, series
+from tests.processes import ROOT
+from tests.small_runs import trainer_for, translator_for
+
+EVALUATED = list(range(0, 601, 75))
+METRICS = ("loss", "perplexity", "accuracy_teacher_forced", "accuracy_free_running", "exact_match",
+           "bleu", "chrf")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shown(tiny_bn):
+    return series(tiny_bn.path / "events.out.tfevents")
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bn):
+    return Translator.load(tiny_bn.path)
+
+
+@pytest.fixture(scope="module")
+def metrics(tiny_bn):
+    lines = (tiny_bn.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize(("split", "group"), [("valid", "valid"), ("train", "train_pairs")])
+def test_evaluations_are_those_of_metrics_jsonl(shown, metrics, split, group):
+    rows = {row["step"]: row for row in metrics if row["split"] == split}
+    assert list(rows) == EVALUATED
+    for name in METRICS:
+        assert shown[f"{group}/{name}"] == {
+            step: np.float32(row[name]) for step, row in rows.items()
+        }
+
+
+def test_every_step_has_its_point(shown):
+    steps = list(range(1, 601))
+    for name in ("loss", "perplexity", "accuracy", "learning_rate", "gradient_norm",
+                 "tokens_per_second"):  # fmt: skip
+        assert list(shown[f"train/{name}"]) == steps
+    for step, rate in shown["train/learning_rate"].items():
+        expected = learning_rate(
+            step, schedule="cosine", peak=0.01, warmup_steps=0, total_steps=600
+        )
+        assert rate == pytest.approx(expected, rel=1e-6)
+    losses, perplexities = shown["train/loss"], shown["train/perplexity"]
+    assert all(
+        perplexities[step] == pytest.approx(np.exp(losses[step]), rel=1e-5) for step in steps
+    )
+    # A batch's loss without dropout is what an evaluation measures, up to which pairs are in it.
+    assert losses[600] == pytest.approx(shown["train_pairs/loss"][600], rel=0.5)
+    assert shown["train/accuracy"][600] == 1.0
+
+
+def test_the_curves_train_can_be_thinned_out(tmp_path):
+    trainer_for(tmp_path / "run", "logging.every=5", watchers=[TensorBoard()]).run()
+    assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == [5, 10]
+
+
+def test_a_step_is_scored_without_label_smoothing(tmp_path):
+    losses = {}
+    for smoothing in ("0.0", "0.3"):
+        trainer = trainer_for(tmp_path / smoothing, f"training.label_smoothing={smoothing}")
+        losses[smoothing] = trainer.step().loss
+    assert losses["0.0"] == losses["0.3"]
+
+
+def test_pictures_are_the_trained_models_attention(shown, translator):
+    probes = [Probe("I go to school", "আমি স্কুলে যাই"), Probe("I go to the field", "আমি মাঠে যাই")]
+    expected = {
+        f"attention/{number} {probe.source}/{view.where}/layer-{view.layer}": view
+        for number, probe in enumerate(probes, start=1)
+        for view in probe_views(translator, probe)
+    }
+    assert len(expected) == 6
+    assert {tag for tag in shown if tag.startswith("attention/")} == set(expected)
+    for tag, view in expected.items():
+        assert list(shown[tag]) == EVALUATED
+        assert shown[tag][600] == as_png(attention_picture(view))
+        assert shown[tag][0] != shown[tag][600]
+
+
+def test_a_probe_is_labelled_by_its_tokens(translator):
+    encoder, decoder, cross = probe_views(translator, Probe("I go to school", "আমি স্কুলে যাই"))
+    assert encoder.queries == encoder.keys == cross.keys == ["I", "go", "to", "school"]
+    assert decoder.queries == decoder.keys == cross.queries == ["<EOS>", "আমি", "স্কুলে", "যাই"]
+    assert decoder.produced == cross.produced == ["আমি", "স্কুলে", "যাই", "<EOS>"]
+
+
+def test_a_probe_with_its_right_answer_looks_as_the_walk_through_does(translator):
+    walk = walk_through(translator, "I go to school")
+    views = probe_views(translator, Probe("I go to school", "আমি স্কুলে যাই"))
+    own = probe_views(translator, Probe("I go to school"))
+    for walked, forced, unaided in zip(attention_views(walk), views, own, strict=True):
+        assert walked.name == forced.name == unaided.name
+        assert walked.queries == forced.queries == unaided.queries
+        assert np.allclose(walked.weights, forced.weights, atol=1e-6)
+        assert np.allclose(walked.weights, unaided.weights, atol=1e-6)
+
+
+def test_probes_are_what_the_config_names_or_the_first_held_out_pairs():
+    texts = {"train": [Pair("a", "A"), Pair("b", "B")], "valid": [Pair("c", "C"), Pair("d", "D")]}
+    assert choose_probes(1, texts) == [Probe("c", "C")]
+    assert choose_probes(0, texts) == []
+    assert choose_probes(2, {"train": texts["train"]}) == [Probe("a", "A"), Probe("b", "B")]
+    assert choose_probes(("b", "new"), texts) == [Probe("b", "B"), Probe("new", "")]
+
+
+def test_entropies_are_those_of_the_probes(shown, translator):
+    views = [
+        probe_views(translator, Probe(*pair))
+        for pair in [("I go to school", "আমি স্কুলে যাই"), ("I go to the field", "আমি মাঠে যাই")]
+    ]
+    for number, where in enumerate(("encoder", "decoder", "cross")):
+        mean = float(views[0][number].entropy + views[1][number].entropy) / 2
+        series = shown[f"attention_entropy/{where}/layer-0/head-0"]
+        assert list(series) == EVALUATED
+        assert series[600] == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_walk_is_a_run_whose_step_is_the_token(tiny_bn, translator):
+    folders = sorted(path.name for path in (tiny_bn.path / "walk").iterdir())
+    assert folders == ["1-I-go-to-school", "2-I-go-to-the-field"]
+    shown = series(tiny_bn.path / "walk/1-I-go-to-school/events.out.tfevents")
+    walk = walk_through(translator, "I go to school")
+    for view in attention_views(walk):
+        steps = [1] if view.is_encoder else [1, 2, 3, 4]
+        tag = f"walk/{view.where}/layer-0"
+        assert shown[tag] == {step: as_png(attention_picture(view, step)) for step in steps}
+    assert shown["walk/probability"] == {
+        step.number: np.float32(step.probability) for step in walk.steps
+    }
+    assert "আমি" in shown["walk/candidates"][1].decode()
+
+
+def test_samples_stand_beside_what_was_expected(shown, tiny_bn):
+    first = shown["samples/valid"][0].decode().splitlines()
+    assert first[0] == "| source | reference | free-running | teacher-forced |"
+    last = shown["samples/valid"][600].decode().splitlines()
+    assert last[2] == "| I go to the field | আমি মাঠে যাই | আমি মাঠে যাই | আমি মাঠে যাই |"
+    assert len(last) == 2 + 5
+    assert list(shown["samples/train"]) == EVALUATED
+
+
+def test_config_and_walk_through_are_there_to_read(shown, tiny_bn):
+    config = "\n".join(line.removeprefix("    ") for line in
+                       shown["config"][0].decode().splitlines())  # fmt: skip
+    assert config == (tiny_bn.path / "config.yaml").read_text(encoding="utf-8").rstrip("\n")
+    walk = shown["walkthrough"][600].decode()
+    assert all(word in walk for word in ("I go to school", "Step 4", "স্কুলে", "<EOS>"))
+
+
+@pytest.mark.parametrize(
+    "text", ["<EOS> | *a* _b_ `c` [d](e) #f", "<script>alert(1)</script>", "a\nb"]
+)
+def test_no_sentence_means_anything_in_markdown(text):
+    rendered = markdown.markdown(table(["heading"], [[text]]), extensions=["tables"])
+    assert len(re.findall(r"<(?!/)", rendered)) == 7  # a table of one heading and one cell
+    assert f"<td>{' '.join(text.split())}</td>" in html.unescape(rendered)
+
+
+def test_embeddings_are_there_with_their_tokens(tiny_bn, translator):
+    folder = tiny_bn.path / "projector"
+    model, tokenizer = translator.model, translator.tokenizer
+    for side, part, names in (
+        ("source", model.encoder, tokenizer.source),
+        ("target", model.decoder, tokenizer.target),
+    ):
+        vectors = np.frombuffer((folder / f"{side}.bytes").read_bytes(), dtype="<f4")
+        assert np.array_equal(vectors.reshape(len(names), -1), part.embedding.weight.detach())
+        lines = (folder / f"{side}.tsv").read_text(encoding="utf-8").splitlines()
+        assert lines == ["token\tid", *(f"{token}\t{id}" for id, token in enumerate(names.tokens))]
+
+
+def test_shared_embeddings_are_shown_once(tmp_path):
+    trainer_for(
+        tmp_path / "run", "tokenizer.joint=true", "model.share_embeddings=all",
+        watchers=[TensorBoard()],
+    ).run()  # fmt: skip
+    names = sorted(path.name for path in (tmp_path / "run/projector").iterdir())
+    assert names == ["shared.bytes", "shared.tsv"]
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", [0, 4, 7, 11, 13])
+def test_cut_off_in_mid_evaluation_and_resumed_a_run_leaves_the_same(tmp_path, monkeypatch, moment):
+    settings = ("logging.probes=[Let's go]", "evaluation.every=4")
+    trainer_for(tmp_path / "whole", *settings, watchers=[TensorBoard()]).run()
+    drawn = 0
+    draw = attention_picture
+
+    def draw_until_killed(*arguments):
+        nonlocal drawn
+        drawn += 1
+        if drawn == moment + 1:
+            raise Killed
+        return draw(*arguments)
+
+    monkeypatch.setattr(tensorboard_module, "attention_picture", draw_until_killed)
+    watcher = TensorBoard()
+    with pytest.raises(Killed):
+        trainer_for(tmp_path / "cut", *settings, watchers=[watcher]).run()
+    watcher.events.close()
+    trainer_for(tmp_path / "cut", *settings, watchers=[TensorBoard()]).run()
+    series(tmp_path / "cut/events.out.tfevents")  # nothing is there twice
+    assert everything_without_clock(tmp_path / "cut") == everything_without_clock(
+        tmp_path / "whole"
+    )
+
+
+def test_a_finished_run_that_is_started_again_stays_as_it_is(tmp_path):
+    trainer_for(tmp_path / "run", watchers=[TensorBoard()]).run()
+    before = everything_without_clock(tmp_path / "run")
+    trainer_for(tmp_path / "run", watchers=[TensorBoard()]).run()
+    assert everything_without_clock(tmp_path / "run") == before
+
+
+def test_more_steps_take_the_ending_back(tmp_path):
+    trainer_for(tmp_path / "run", watchers=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "training.steps=14", watchers=[TensorBoard()]).run()
+    shown = series(tmp_path / "run/events.out.tfevents")
+    assert list(shown["walkthrough"]) == list(shown["_hparams_/session_end_info"]) == [14]
+    assert list(shown["train/loss"]) == list(range(1, 15))
+
+
+def test_events_can_begin_in_the_middle_of_a_run(tmp_path):
+    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run", "training.steps=14", watchers=[TensorBoard()]).run()
+    assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == [13, 14]
+
+
+def test_an_event_file_that_was_cut_goes_on_after_its_last_whole_record(tmp_path):
+    path = tmp_path / "events.out.tfevents"
+    first = file_opening() + event_record(1, scalars({"a": 1.0}))
+    whole = first + event_record(2, scalars({"a": 2.0}))
+    path.write_bytes(whole[:-3])
+    events = EventFile(path, len(whole))
+    assert path.stat().st_size == len(first)
+    events.add(3, scalars({"a": 3.0}))
+    events.close()
+    assert [point[1:] for point in points(path)] == [(1, 1.0), (3, 3.0)]
+
+
+def test_without_tensorboard_nothing_of_it_is_loaded_or_written(tmp_path):
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['train.py', '--config', 'tiny.yaml', '--set', 'training.steps=2',\n"
+        "            '--set', 'logging.tensorboard=false']\n"
+        "try:\n"
+        f"    runpy.run_path({str(ROOT / 'train.py')!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0\n"
+        "print([name for name in sys.modules if name.split('.')[0] in\n"
+        "       ('tensorboard', 'matplotlib', 'PIL', 'fontpkg') or 'utils.tensorboard' in name])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert result.stdout.splitlines()[-1] == "[]"
+    assert not list((tmp_path / "runs/tiny").glob("events*"))
+    assert "tensorboard" not in result.stdout
+
+
+def test_letters_without_a_font_are_mentioned_once(tmp_path):
+    translator = translator_for(tmp_path / "run")
+    assert undrawable(translator, [Probe("Let's go")]) == []
+    [remark] = undrawable(translator, [Probe("Let's \U000e0d00\U000e0e00 go"), Probe("\U000e0d00")])
+    assert remark.startswith("no font here has")
+    assert "U+E0D00" in remark
+
+
+def test_the_command_that_shows_every_picture_is_printed(tiny_bn):
+    assert "tensorboard --logdir runs --samples_per_plugin images=1000\n" in tiny_bn.result.out
+
+
+def test_tiny_configs_evaluate_at_most_ten_times():
+    for path in (ROOT / "configs").glob("*.yaml"):
+        config = load_config(path)
+        assert config.training.steps // config.evaluation.every + 1 <= 10, path.name
