@@ -23,6 +23,7 @@ from minitransformer.explain.pictures import (
     sentence_picture,
 )
 from minitransformer.explain.walkthrough import walk_through
+from tests.processes import run
 from tests.small_runs import translator_for
 
 BANGLA = ["আমি", "স্কুলে", "যাই"]
@@ -309,3 +310,40 @@ def test_a_sentence_has_all_three_attentions_of_every_layer(tmp_path):
            for look in ("masked self-attention", "cross-attention")]
     )  # fmt: skip
     assert len(grids(picture)) == 7 * 3
+
+
+def test_the_command_draws_and_translates(tiny_bn, tmp_path):
+    maps = tmp_path / "maps.svg"
+    told = run("translate.py", "--run", tiny_bn.path, "--attention", maps, "I go to school",
+               "You eat fish", folder=tmp_path)  # fmt: skip
+    assert (told.code, told.out) == (0, "আমি স্কুলে যাই\nতুমি মাছ খাও\n")
+    assert told.err == f"wrote {maps}\n"
+    root = xml.etree.ElementTree.fromstring(maps.read_text(encoding="utf-8"))
+    names = [element.attrib.get("aria-label") for element in root.iter()]
+    assert names.count("I go to school → আমি স্কুলে যাই") == 1
+    assert names.count("cross-attention, decoder layer 0") == 2
+    assert "আমি → স্কুলে" in names
+    drawn = run("translate.py", "--run", tiny_bn.path, "--attention", "maps.png", "I go to school",
+                folder=tmp_path)  # fmt: skip
+    assert drawn.code == 0
+    wide = 3 * NARROW + 2 * 16
+    assert pixels((tmp_path / "maps.png").read_bytes()).shape[1] == 2 * wide
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--attention", "maps.jpg", "Go"], 2, "name a file, such as maps.png or .svg"),
+        (["--attention", "I go to school"], 2, "name a file, such as maps.png or .svg"),
+        (["--attention", "no/maps.png", "Go"], 2, "there is no such folder"),
+        (["--attention", "maps.png", "--scores", "Go"], 2, "does not go with"),
+        (["--attention", "maps.png", "--walkthrough", "Go"], 2, "does not go with"),
+        (["--attention", "maps.png", " "], 2, "name a sentence"),
+        (["--attention", "folder.png", "I go home"], 1, "folder.png"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(tiny_bn, tmp_path, arguments, code, complaint):
+    (tmp_path / "folder.png").mkdir()
+    told = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
+    assert told.code == code
+    assert complaint in told.err.splitlines()[-1]

@@ -100,7 +100,7 @@ def run_block(block: str, folder: Path) -> int:
 def test_the_commands_print_what_the_readme_says(tmp_path_factory, tiny_bn, tiny):
     folders = [make_clone(tmp_path_factory.mktemp("clone"), tiny_bn, tiny) for _ in blocks("bash")]
     with ThreadPoolExecutor(2) as pool:
-        assert sum(pool.map(run_block, blocks("bash"), folders)) == 11
+        assert sum(pool.map(run_block, blocks("bash"), folders)) == 12
     assert [(folder / "out.txt").read_text() for folder in folders if (folder / "out.txt").exists()
             ] == ["Vamos\n"]  # fmt: skip
 

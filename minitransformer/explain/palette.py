@@ -64,4 +64,5 @@ def letter_colours(ink: Ink, shade: int | None) -> UInt8[np.ndarray, " 256"]:
         return steps.astype(np.uint8)
     full = BLACK_LETTERS + (LEVELS - 1 if letter_ink(shade) == "black" else 0)
     edges = np.array([shade, EDGES + 2 * shade, EDGES + 2 * shade + 1, full], dtype=np.uint8)
-    return edges[np.round(amounts / 255 * 3).astype(int)]
+    levels: np.ndarray = np.round(amounts / 255 * 3)
+    return edges.take(levels.astype(int))
