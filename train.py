@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     if config.logging.tensorboard:
         from minitransformer.explain.tensorboard import TensorBoard
 
-        watchers.insert(0, TensorBoard())
+        watchers.append(TensorBoard())
     device = choose_device(options.device)
     trainer = Trainer(
         config, RunFolder(run_path), device, watchers, fresh=options.fresh,

@@ -97,8 +97,10 @@ def check_walkthrough(options: argparse.Namespace) -> None:
 
 
 def check_attention(options: argparse.Namespace) -> None:
-    if options.attention.suffix not in (".png", ".svg"):
-        raise UsageError(f"--attention {options.attention}: name a file, such as maps.png or .svg")
+    if options.attention.suffix.lower() not in (".png", ".svg"):
+        raise UsageError(f"--attention {options.attention}: a picture's name ends in .png or .svg")
+    if options.attention.is_dir():
+        raise UsageError(f"--attention {options.attention}: a folder, not a file")
     if not options.attention.absolute().parent.is_dir():
         raise UsageError(f"--attention {options.attention}: there is no such folder")
     if options.tokens or options.scores or options.output or options.walkthrough is not None:

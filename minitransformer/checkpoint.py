@@ -8,6 +8,7 @@ runs/tiny/
 
 import contextlib
 import dataclasses
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -89,7 +90,8 @@ class RunFolder:
         self.refuse_other_folders()
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.metrics.write_bytes(b"")
-        self.events.unlink(missing_ok=True)
+        if self.events.exists():  # the same file: an open TensorBoard holds it, not its name
+            os.truncate(self.events, 0)
         replace_folder(self.path / "tokenizer", tokenizer.to_files())
         self.save_config(config)
 

@@ -1,6 +1,7 @@
 """Frozen dataclasses from plain data: types and ranges checked, every mistake with its path."""
 
 import contextlib
+import re
 import types
 import typing
 from dataclasses import dataclass, is_dataclass
@@ -80,7 +81,11 @@ def convert(value: Any, hint: Any) -> Any:
             if isinstance(value, list | tuple) == (typing.get_origin(choice) is tuple):
                 with contextlib.suppress(ValueError):
                     return convert(value, choice)
-        return convert(value, arguments[0])  # its complaint stands for all of them
+        single = next(each for each in arguments if typing.get_origin(each) is not tuple)
+        try:
+            return convert(value, arguments[0] if isinstance(value, list | tuple) else single)
+        except ValueError as error:
+            raise ValueError(f"{error}; or give a list such as [a, b]") from None
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"expected a list such as [a, b], got {describe(value)}")
@@ -92,8 +97,8 @@ def convert(value: Any, hint: Any) -> Any:
             int: "a whole number", float: "a number", bool: "true or false", str: "a word",
         }[hint]  # fmt: skip
         raise ValueError(f"expected {expected}, got {describe(value)}")
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError("must not contain a NUL character")
+    if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+        raise ValueError("must not contain a NUL character or half a surrogate pair")
     return value
 
 

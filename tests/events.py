@@ -47,7 +47,5 @@ def everything_without_clock(run: Path) -> dict[str, object]:
         str(path.relative_to(run)): [point for point in points(path) if point.tag not in CLOCK]
         for path in sorted(run.rglob("events.out.tfevents*"))
     }
-    files = {
-        str(path.relative_to(run)): path.read_bytes() for path in sorted(run.glob("projector*/*"))
-    }
-    return {**events, **files}
+    projector = [run / "projector_config.pbtxt", *sorted((run / "projector").glob("*"))]
+    return {**events, **{path.name: path.read_bytes() for path in projector}}

@@ -138,6 +138,7 @@ modle: {}
         (f"model: {{max_length: {10**400}}}", "model.max_length: must be from 1 to 100,000"),
         ("training: {threads: 5000000000}", "training.threads: must be from 0 to 1,024"),
         ('data: {source: "a\\0b"}', "data.source: must not contain a NUL character"),
+        ('data: {source: "a\\ud800"}', "or half a surrogate pair"),
         ("data: {source: [a, b, c]}", "data.source: aligned files are two, such as [a.en, a.es]"),
         ("data: {source: 7}", "data.source: expected a word, got 7"),
         ("data: {source: [1, 2]}", "data.source: expected a word, got [1, 2]"),

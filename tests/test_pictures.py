@@ -2,10 +2,13 @@
 
 import io
 import re
+import sys
 import xml.etree.ElementTree
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import regex
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +21,7 @@ from minitransformer.explain.palette import BLACK_LETTERS, HATCH, letter_colours
 from minitransformer.explain.pictures import (
     NARROW,
     WIDE,
+    arrow,
     attention_picture,
     number,
     sentence_picture,
@@ -92,7 +96,8 @@ def test_rows_and_columns_carry_their_words():
     assert len(heads) == 4  # three heads and their mean
     for grid in heads:
         rows, columns = labels(picture, grid)
-        assert rows == ["<EOS> → আমি", "আমি → স্কুলে", "স্কুলে → যাই", "যাই → <EOS>"]
+        words = ["<EOS>", *BANGLA, "<EOS>"]
+        assert rows == [arrow(*pair) for pair in pairwise(words)]
         assert columns == ["I", "go", "to", "school"]
     names = [text.text for text in texts(picture)]
     assert names[0] == "cross-attention, decoder layer 0"
@@ -165,23 +170,57 @@ def test_numbers_are_rounded_to_two_digits(weight, expected):
     assert number(weight) == expected
 
 
-@pytest.mark.parametrize(("count", "width"), [(2, NARROW), (26, NARROW), (27, WIDE), (50, WIDE)])
-def test_width_fits_tensorboards_cards(count, width):
-    words = [f"word{n % 7}" for n in range(count)]
-    picture = attention_picture(masked_view(words, words))
+def extent(text: Text) -> tuple[int, int, int, int]:
+    """The pixels that a text covers: left, right, top, bottom."""
+    ink, below = fonts.bitmap(text.text, text.size)
+    back = {"start": 0, "middle": ink.shape[1] // 2, "end": ink.shape[1]}[text.anchor]
+    if text.is_turned:
+        right = text.x + below
+        return right - ink.shape[0], right, text.y + back - ink.shape[1], text.y + back
+    left = text.x - back
+    return left, left + ink.shape[1], text.y + below - ink.shape[0], text.y + below
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, NARROW), (26, NARROW), (27, WIDE), (50, WIDE)])
+@pytest.mark.parametrize("word", ["a", "internationalisation", "স্কুলেস্কুলেস্কুলে"])
+@pytest.mark.parametrize("make", [masked_view, lambda words, new: cross_view(words, new, words)])
+def test_everything_fits_into_tensorboards_cards(count, width, word, make):
+    words = [f"{word}{n % 7}" for n in range(count)]
+    picture = attention_picture(make(words, words))
     assert pixels(as_png(picture)).shape[1] == picture.width == width
-    inside = [text for text in texts(picture) if text.x > picture.width or text.y > picture.height]
-    assert not inside
-
-
-def test_no_label_overlaps_the_next():
-    words = ["internationalisation", "স্কুলেস্কুলেস্কুলেস্কুলে", "a"] * 8
-    picture = attention_picture(cross_view(words, words, words))
-    grid = grids(picture)[0]
     for text in texts(picture):
-        if text.anchor == "end":
-            assert text.x - fonts.width(text.text, text.size) >= 0
-            assert fonts.bitmap(text.text, text.size).ink.shape[0] <= grid.height + 4
+        left, right, top, bottom = extent(text)
+        assert left >= 0, text
+        assert right <= width, text
+        assert top >= 0, text
+        assert bottom <= picture.height, text
+
+
+@pytest.mark.parametrize("count", [3, 12, 26])
+def test_no_label_overlaps_the_next(count):
+    words = (["internationalisation", "স্কুলেস্কুলেস্কুলেস্কুলে", "a", "Żółć"] * 8)[:count]
+    picture = attention_picture(cross_view(words, words, words))
+    columns = sorted(extent(text)[:2] for text in texts(picture) if text.is_turned)
+    rows = sorted(extent(text)[2:] for text in texts(picture) if text.anchor == "end")
+    assert len(columns) == len(rows) == count
+    for spans in (columns, rows):
+        for (_, end), (start, _) in pairwise(spans):
+            assert end <= start + 2  # an accent may touch the descender above it
+
+
+def test_words_of_any_direction_stand_in_their_order():
+    """The arrow points from what is fed in to what is produced, in Hebrew as in English."""
+
+    first, second = "שלום", "עולם"
+    ahead, back = (columns_with_ink(arrow(*pair)) for pair in ((first, second), (second, first)))
+    alone = columns_with_ink(first)
+    assert np.array_equal(ahead[: len(alone)], alone)
+    assert not np.array_equal(back[: len(alone)], alone)
+
+
+def columns_with_ink(text: str) -> np.ndarray:
+    columns = (fonts.bitmap(text, 40).ink > 128).any(axis=0)
+    return columns[np.argmax(columns) : len(columns) - np.argmax(columns[::-1])]
 
 
 def test_rows_to_come_are_left_blank_and_the_layout_stays():
@@ -204,6 +243,7 @@ def test_rows_to_come_are_left_blank_and_the_layout_stays():
         ({"allowed": torch.ones(2, 2, dtype=torch.bool)}, "later ones"),
         ({"weights": torch.full((1, 2, 2), 0.5)}, "nothing may be looked at"),
         ({"weights": torch.tensor([[[0.9, 0.0], [0.5, 0.5]]])}, "sum to 1"),
+        ({"weights": torch.tensor([[[torch.nan, 0.0], [0.5, 0.5]]])}, "sum to 1"),
     ],
 )
 def test_a_view_whose_words_do_not_fit_cannot_be_built(changes, complaint):
@@ -262,7 +302,7 @@ def test_words_that_no_font_has_are_numbered_with_a_legend(only_shipped_fonts):
     view = cross_view(["<EOS>", "你好"], ["你好", "<EOS>"], ["你好", "go", "日本"])
     picture = attention_picture(view)
     rows, columns = labels(picture, grids(picture)[0])
-    assert rows == ["<EOS> → [1]", "[1] → <EOS>"]
+    assert rows == [arrow("<EOS>", "[1]"), arrow("[1]", "<EOS>")]
     assert columns == ["[1]", "go", "[2]"]
     legend = [text.text for text in texts(picture)][-2:]
     assert legend == ["[1] U+4F60 U+597D", "[2] U+65E5 U+672C"]
@@ -271,21 +311,24 @@ def test_words_that_no_font_has_are_numbered_with_a_legend(only_shipped_fonts):
 
 def test_a_font_of_the_system_is_used_where_no_shipped_one_has_a_letter(monkeypatch):
     dejavu, siliguri = fonts.shipped_fonts()
-    monkeypatch.setattr(fonts, "system_fonts", lambda: [__file__, siliguri])  # the first is none
+    monkeypatch.setattr(fonts, "findSystemFonts", lambda: [__file__, siliguri])  # the first is none
+    fonts.system_fonts.cache_clear()
     found = fonts.Fonts([dejavu])
     assert found.missing("আমি go") == []
     assert found.paths == [dejavu, siliguri]
+    assert found.missing("आমि") == ["आ", "ि"]  # Devanagari has a block in common with Bangla
     assert fonts.Fonts([dejavu], look_on_system=False).missing("আমি") == ["আ", "ম", "ি"]
+    fonts.system_fonts.cache_clear()
 
 
-def test_letters_that_no_font_has_are_looked_for_once(monkeypatch):
-    looked = []
-    monkeypatch.setattr(fonts, "system_font_with", looked.append)
-    few = fonts.Fonts()
-    assert few.missing("你好你") == ["你", "好"]
-    assert len(looked) == 2  # of two blocks
-    assert few.missing("你佢好") == ["你", "佢", "好"]
-    assert len(looked) == 2
+def test_letters_that_are_drawn_as_nothing_are_all_that_may_lack_a_glyph():
+    """Every format character and space of Unicode, drawn: no box, and no warning for one."""
+    kinds = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Z}]")
+    letters = kinds.findall("".join(map(chr, range(sys.maxunicode))))
+    drawable = [letter for letter in letters if fonts.can_draw(letter)]
+    assert len(letters) > len(drawable) > 4000
+    for start in range(0, len(drawable), 50):
+        fonts.bitmap("a" + "b".join(drawable[start : start + 50]), 11)
 
 
 @settings(max_examples=60, deadline=None)
@@ -302,7 +345,7 @@ def test_a_sentence_has_all_three_attentions_of_every_layer(tmp_path):
         "model.num_heads=2",
     )  # fmt: skip
     walk = walk_through(translator, "I go home")
-    picture = sentence_picture("I go home", list(attention_views(walk)))
+    picture = sentence_picture("I go home", walk.translation, list(attention_views(walk)))
     titles = [text.text for text in texts(picture) if "layer" in text.text]
     assert sorted(titles) == sorted(
         [f"self-attention, encoder layer {n}" for n in range(3)]
@@ -320,26 +363,27 @@ def test_the_command_draws_and_translates(tiny_bn, tmp_path):
     assert told.err == f"wrote {maps}\n"
     root = xml.etree.ElementTree.fromstring(maps.read_text(encoding="utf-8"))
     names = [element.attrib.get("aria-label") for element in root.iter()]
-    assert names.count("I go to school → আমি স্কুলে যাই") == 1
+    assert names.count(arrow("I go to school", "আমি স্কুলে যাই")) == 1
     assert names.count("cross-attention, decoder layer 0") == 2
-    assert "আমি → স্কুলে" in names
+    assert arrow("আমি", "স্কুলে") in names
     drawn = run("translate.py", "--run", tiny_bn.path, "--attention", "maps.png", "I go to school",
                 folder=tmp_path)  # fmt: skip
     assert drawn.code == 0
-    wide = 3 * NARROW + 2 * 16
-    assert pixels((tmp_path / "maps.png").read_bytes()).shape[1] == 2 * wide
+    height, wide = pixels((tmp_path / "maps.png").read_bytes()).shape
+    assert height < wide < 2 * (3 * NARROW + 2 * 16)  # at twice the size, without empty margins
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        (["--attention", "maps.jpg", "Go"], 2, "name a file, such as maps.png or .svg"),
-        (["--attention", "I go to school"], 2, "name a file, such as maps.png or .svg"),
+        (["--attention", "maps.jpg", "Go"], 2, "a picture's name ends in .png or .svg"),
+        (["--attention", "I go to school"], 2, "a picture's name ends in .png or .svg"),
+        (["--attention", "maps.png", *["I go home"] * 41], 2, "at most 40 sentences"),
         (["--attention", "no/maps.png", "Go"], 2, "there is no such folder"),
         (["--attention", "maps.png", "--scores", "Go"], 2, "does not go with"),
         (["--attention", "maps.png", "--walkthrough", "Go"], 2, "does not go with"),
-        (["--attention", "maps.png", " "], 2, "name a sentence"),
-        (["--attention", "folder.png", "I go home"], 1, "folder.png"),
+        (["--attention", "maps.png", " "], 2, "name a sentence to draw"),
+        (["--attention", "folder.png", "I go home"], 2, "a folder, not a file"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(tiny_bn, tmp_path, arguments, code, complaint):
@@ -347,3 +391,17 @@ def test_what_cannot_be_drawn_is_one_line(tiny_bn, tmp_path, arguments, code, co
     told = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
     assert told.code == code
     assert complaint in told.err.splitlines()[-1]
+
+
+def test_a_sentence_that_no_font_has_is_numbered_alike_everywhere(only_shipped_fonts):
+    view = cross_view(["<EOS>"], ["日本"], ["你好"])
+    encoder = AttentionView(
+        "encoder.layers.0.self_attention", "self-attention", ["你好"], [], ["你好"],
+        torch.ones(1, 1, 1), torch.ones(1, 1, dtype=torch.bool),
+    )  # fmt: skip
+    picture = sentence_picture("go 你好", "日本", [encoder, masked_view(["<EOS>"], ["日本"]), view])
+    names = [text.text for text in texts(picture)]
+    assert names[0] == arrow("go [1]", "[2]")
+    assert arrow("<EOS>", "[2]") in names
+    assert names.count("[1] U+4F60 U+597D") == 2
+    assert names.count("[2] U+65E5 U+672C") == 1

@@ -1,6 +1,7 @@
 """What a run writes for TensorBoard: every tag once, values as measured, nothing twice."""
 
 import html
+import itertools
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ import markdown
 import numpy as np
 import pytest
 
+from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
 from minitransformer.data.corpus import Pair
 from minitransformer.decoding import Translator
@@ -20,7 +22,7 @@ from minitransformer.explain.event_file import EventFile, event_record, file_ope
 from minitransformer.explain.pictures import attention_picture
 from minitransformer.explain.probes import Probe, choose_probes, probe_views
 from minitransformer.explain.summaries import scalars, table
-from minitransformer.explain.tensorboard import TensorBoard, undrawable
+from minitransformer.explain.tensorboard import TensorBoard, short, views_to_draw, walk_events
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.training.schedule import learning_rate
 from tests.events import everything_without_clock, points, series
@@ -78,7 +80,9 @@ def test_every_step_has_its_point(shown):
 
 
 def test_the_curves_train_can_be_thinned_out(tmp_path):
-    trainer_for(tmp_path / "run", "logging.every=5", watchers=[TensorBoard()]).run()
+    trainer_for(
+        tmp_path / "run", "logging.every=5", "model.max_length=12", watchers=[TensorBoard()]
+    ).run()
     assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == [5, 10]
 
 
@@ -129,6 +133,7 @@ def test_probes_are_what_the_config_names_or_the_first_held_out_pairs():
     assert choose_probes(0, texts) == []
     assert choose_probes(2, {"train": texts["train"]}) == [Probe("a", "A"), Probe("b", "B")]
     assert choose_probes(("b", "new"), texts) == [Probe("b", "B"), Probe("new", "")]
+    assert choose_probes(("c", "c"), texts) == [Probe("c", "C"), Probe("c", "C")]
 
 
 def test_entropies_are_those_of_the_probes(shown, translator):
@@ -149,13 +154,31 @@ def test_the_walk_is_a_run_whose_step_is_the_token(tiny_bn, translator):
     shown = series(tiny_bn.path / "walk/1-I-go-to-school/events.out.tfevents")
     walk = walk_through(translator, "I go to school")
     for view in attention_views(walk):
-        steps = [1] if view.is_encoder else [1, 2, 3, 4]
+        rows = {1: None} if view.is_encoder else {step: step for step in (1, 2, 3, 4)}
         tag = f"walk/{view.where}/layer-0"
-        assert shown[tag] == {step: as_png(attention_picture(view, step)) for step in steps}
+        assert shown[tag] == {step: as_png(attention_picture(view, n)) for step, n in rows.items()}
     assert shown["walk/probability"] == {
         step.number: np.float32(step.probability) for step in walk.steps
     }
     assert "আমি" in shown["walk/candidates"][1].decode()
+    told = shown["walk/through"][4].decode()
+    assert all(word in told for word in ("I go to school", "Step 4", "স্কুলে", "<EOS>"))
+
+
+def test_a_long_walk_is_drawn_in_part(tmp_path, monkeypatch):
+    translator = translator_for(tmp_path / "run", "model.num_decoder_layers=2")
+    walk = walk_through(translator, "I go home")
+    monkeypatch.setattr(tensorboard_module, "MOST_PICTURES", 5 * len(walk.steps))
+    views = ["encoder 0", "decoder 0", "cross 0", "decoder 1", "cross 1"]
+    assert [f"{view.where} {view.layer}" for view in views_to_draw(walk)] == views
+    monkeypatch.setattr(tensorboard_module, "MOST_PICTURES", 4)
+    monkeypatch.setattr(tensorboard_module, "MOST_STEPS", 2)
+    assert [f"{view.where} {view.layer}" for view in views_to_draw(walk)] == [
+        "encoder 0", "decoder 1", "cross 1",
+    ]  # fmt: skip
+    assert len(walk.steps) > 2
+    (tmp_path / "events").write_bytes(b"".join(walk_events(walk)))
+    assert list(series(tmp_path / "events")["walk/cross/layer-1"]) == [1, 2]
 
 
 def test_samples_stand_beside_what_was_expected(shown, tiny_bn):
@@ -167,12 +190,23 @@ def test_samples_stand_beside_what_was_expected(shown, tiny_bn):
     assert list(shown["samples/train"]) == EVALUATED
 
 
-def test_config_and_walk_through_are_there_to_read(shown, tiny_bn):
-    config = "\n".join(line.removeprefix("    ") for line in
-                       shown["config"][0].decode().splitlines())  # fmt: skip
-    assert config == (tiny_bn.path / "config.yaml").read_text(encoding="utf-8").rstrip("\n")
-    walk = shown["walkthrough"][600].decode()
-    assert all(word in walk for word in ("I go to school", "Step 4", "স্কুলে", "<EOS>"))
+def as_written(text: bytes) -> str:
+    return "".join(f"{line.removeprefix('    ')}\n" for line in text.decode().splitlines())
+
+
+def test_the_config_is_there_to_read(shown, tiny_bn):
+    config = (tiny_bn.path / "config.yaml").read_text(encoding="utf-8")
+    assert {step: as_written(text) for step, text in shown["config"].items()} == {0: config}
+
+
+def test_settings_that_change_on_the_way_are_told_again(tmp_path):
+    trainer_for(tmp_path / "run", "model.max_length=12", watchers=[TensorBoard()]).run()
+    trainer_for(
+        tmp_path / "run", "training.steps=14", "model.max_length=12", watchers=[TensorBoard()]
+    ).run()
+    config = series(tmp_path / "run/events.out.tfevents")["config"]
+    assert list(config) == [0, 12]
+    assert as_written(config[12]) == (tmp_path / "run/config.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -206,55 +240,96 @@ def test_shared_embeddings_are_shown_once(tmp_path):
     assert names == ["shared.bytes", "shared.tsv"]
 
 
+FEW = ("logging.probes=[Let's go]", "evaluation.every=4", "model.max_length=12")
+
+
+@pytest.fixture(scope="module")
+def never_cut(tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    trainer_for(run, *FEW, watchers=[TensorBoard()]).run()
+    return everything_without_clock(run)
+
+
 class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("moment", [0, 4, 7, 11, 13])
-def test_cut_off_in_mid_evaluation_and_resumed_a_run_leaves_the_same(tmp_path, monkeypatch, moment):
-    settings = ("logging.probes=[Let's go]", "evaluation.every=4")
-    trainer_for(tmp_path / "whole", *settings, watchers=[TensorBoard()]).run()
-    drawn = 0
-    draw = attention_picture
+def fail_at(call: int, function):
+    """The same function, which does not survive its so many-th call."""
+    calls = itertools.count(1)
 
-    def draw_until_killed(*arguments):
-        nonlocal drawn
-        drawn += 1
-        if drawn == moment + 1:
+    def stand_in(*arguments):
+        if next(calls) == call:
             raise Killed
-        return draw(*arguments)
+        return function(*arguments)
 
-    monkeypatch.setattr(tensorboard_module, "attention_picture", draw_until_killed)
+    return stand_in
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "call"),
+    [
+        (tensorboard_module, "attention_picture", 1),  # in the evaluation before the first step
+        (tensorboard_module, "attention_picture", 5),
+        (tensorboard_module, "attention_picture", 8),
+        (tensorboard_module, "attention_picture", 12),
+        (tensorboard_module, "attention_picture", 14),  # in the walk
+        (tensorboard_module, "write_projector", 1),  # after the walk
+        (RunFolder, "save", 2),  # the events have been synced, the checkpoint was not written
+    ],
+)
+def test_cut_off_and_resumed_a_run_leaves_the_same(
+    tmp_path, monkeypatch, never_cut, place, name, call
+):
+    monkeypatch.setattr(place, name, fail_at(call, getattr(place, name)))
     watcher = TensorBoard()
     with pytest.raises(Killed):
-        trainer_for(tmp_path / "cut", *settings, watchers=[watcher]).run()
+        trainer_for(tmp_path / "run", *FEW, watchers=[watcher]).run()
     watcher.events.close()
-    trainer_for(tmp_path / "cut", *settings, watchers=[TensorBoard()]).run()
-    series(tmp_path / "cut/events.out.tfevents")  # nothing is there twice
-    assert everything_without_clock(tmp_path / "cut") == everything_without_clock(
-        tmp_path / "whole"
-    )
+    trainer_for(tmp_path / "run", *FEW, watchers=[TensorBoard()]).run()
+    series(tmp_path / "run/events.out.tfevents")  # nothing is there twice
+    assert everything_without_clock(tmp_path / "run") == never_cut
+
+
+def test_a_run_that_begins_again_goes_on_in_the_same_file(tmp_path, monkeypatch):
+    """An open TensorBoard holds the file, not its name."""
+    monkeypatch.setattr(RunFolder, "save", fail_at(1, RunFolder.save))
+    watcher = TensorBoard()
+    with pytest.raises(Killed):
+        trainer_for(tmp_path / "run", watchers=[watcher]).run()
+    watcher.events.close()
+    before = (tmp_path / "run/events.out.tfevents").stat().st_ino
+    trainer_for(tmp_path / "run", "model.max_length=12", watchers=[TensorBoard()]).run()
+    assert (tmp_path / "run/events.out.tfevents").stat().st_ino == before
+    assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == list(range(1, 13))
 
 
 def test_a_finished_run_that_is_started_again_stays_as_it_is(tmp_path):
-    trainer_for(tmp_path / "run", watchers=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "model.max_length=12", watchers=[TensorBoard()]).run()
     before = everything_without_clock(tmp_path / "run")
-    trainer_for(tmp_path / "run", watchers=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "model.max_length=12", watchers=[TensorBoard()]).run()
     assert everything_without_clock(tmp_path / "run") == before
 
 
-def test_more_steps_take_the_ending_back(tmp_path):
-    trainer_for(tmp_path / "run", watchers=[TensorBoard()]).run()
-    trainer_for(tmp_path / "run", "training.steps=14", watchers=[TensorBoard()]).run()
-    shown = series(tmp_path / "run/events.out.tfevents")
-    assert list(shown["walkthrough"]) == list(shown["_hparams_/session_end_info"]) == [14]
-    assert list(shown["train/loss"]) == list(range(1, 15))
+def test_more_steps_only_add_to_what_a_finished_run_has(tmp_path):
+    events = tmp_path / "run/events.out.tfevents"
+    trainer_for(tmp_path / "run", "model.max_length=12", watchers=[TensorBoard()]).run()
+    before = events.read_bytes()
+    trainer_for(
+        tmp_path / "run", "training.steps=14", "model.max_length=12", watchers=[TensorBoard()]
+    ).run()
+    assert events.read_bytes().startswith(before)  # an open TensorBoard reads on from there
+    assert list(series(events)["train/loss"]) == list(range(1, 15))
 
 
-def test_events_can_begin_in_the_middle_of_a_run(tmp_path):
-    trainer_for(tmp_path / "run").run()
-    trainer_for(tmp_path / "run", "training.steps=14", watchers=[TensorBoard()]).run()
+def test_events_can_begin_in_the_middle_of_a_run(tmp_path, capsys):
+    trainer_for(tmp_path / "run", "model.max_length=12").run()
+    trainer_for(
+        tmp_path / "run", "training.steps=14", "model.max_length=12", watchers=[TensorBoard()]
+    ).run()
     assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == [13, 14]
+    note = "note: TensorBoard shows this run from step 12 on; earlier steps were not written\n"
+    assert capsys.readouterr().err == note
 
 
 def test_an_event_file_that_was_cut_goes_on_after_its_last_whole_record(tmp_path):
@@ -263,6 +338,7 @@ def test_an_event_file_that_was_cut_goes_on_after_its_last_whole_record(tmp_path
     whole = first + event_record(2, scalars({"a": 2.0}))
     path.write_bytes(whole[:-3])
     events = EventFile(path, len(whole))
+    assert events.complaint == f"{path} lacks events that it had; it goes on from here"
     assert path.stat().st_size == len(first)
     events.add(3, scalars({"a": 3.0}))
     events.close()
@@ -290,12 +366,34 @@ def test_without_tensorboard_nothing_of_it_is_loaded_or_written(tmp_path):
     assert "tensorboard" not in result.stdout
 
 
-def test_letters_without_a_font_are_mentioned_once(tmp_path):
-    translator = translator_for(tmp_path / "run")
-    assert undrawable(translator, [Probe("Let's go")]) == []
-    [remark] = undrawable(translator, [Probe("Let's \U000e0d00\U000e0e00 go"), Probe("\U000e0d00")])
-    assert remark.startswith("no font here has")
-    assert "U+E0D00" in remark
+def test_what_a_reader_should_know_of_probes_is_said_once(tmp_path, capsys):
+    def notes(name: str, probes: str) -> list[str]:
+        trainer_for(
+            tmp_path / name,
+            f"logging.probes={probes}",
+            "model.max_length=12",
+            watchers=[TensorBoard()],
+        ).run()
+        return capsys.readouterr().err.splitlines()
+
+    told = notes("odd", "[I go \U0010fff0\U0010fff1, \U0010fff0 schoool]")
+    assert len(told) == 4
+    assert told[0].startswith("note: no font here has \U0010fff0 (U+10FFF0)")
+    assert told[-1] == "note: logging.probes: unknown word 'schoool': did you mean 'school'?"
+    assert notes("escaped", '["a\\tb \\e[31m"]')[0].startswith("note: logging.probes: unknown")
+    assert notes("plain", "[I go home]") == notes("default", "2") == []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "part"),
+    [
+        ("and/or", "and∕or"),
+        ("a\tb\n c\x1b", "a b c\\x1b"),
+        ("স্কুলে" * 30, "স্কুলে" * 13 + "…"),
+    ],
+)
+def test_a_sentence_is_one_part_of_a_tag(sentence, part):
+    assert short(sentence) == part
 
 
 def test_the_command_that_shows_every_picture_is_printed(tiny_bn):

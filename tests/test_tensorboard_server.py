@@ -51,7 +51,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float = 60) -> None:
 def address(tiny_bn):
     with serving(tiny_bn.path.parent, samples_per_plugin="images=1000") as address:
         wait_for(lambda: set(fetch(address, "runs")) >= {"tiny-bn", WALK})
-        wait_for(lambda: "walkthrough" in fetch(address, "plugin/text/tags").get("tiny-bn", []))
+        wait_for(lambda: "walk/through" in fetch(address, "plugin/text/tags").get(WALK, []))
         yield address
 
 
@@ -97,7 +97,7 @@ def test_every_picture_is_served_as_it_was_written(address, tiny_bn, run):
 
 def test_texts_layout_embeddings_and_hyperparameters_are_served(address):
     texts = fetch(address, "plugin/text/tags")
-    assert set(texts["tiny-bn"]) == {"config", "samples/train", "samples/valid", "walkthrough"}
+    assert set(texts["tiny-bn"]) == {"config", "samples/train", "samples/valid"}
     samples = fetch(address, "plugin/text/text", run="tiny-bn", tag="samples/valid")
     assert [entry["step"] for entry in samples] == list(range(0, 601, 75))
     assert "<td>আমি মাঠে যাই</td>" in html.unescape(samples[-1]["text"])
@@ -117,7 +117,7 @@ def test_texts_layout_embeddings_and_hyperparameters_are_served(address):
 def test_hyperparameters_and_final_metrics_are_one_run(address, written):
     question = {
         "experimentName": "", "startIndex": 0, "sliceSize": 10, "colParams": [],
-        "allowedStatuses": ["STATUS_SUCCESS"],
+        "allowedStatuses": ["STATUS_UNKNOWN", "STATUS_RUNNING", "STATUS_SUCCESS"],
     }  # fmt: skip
     request = urllib.request.Request(
         f"{address}/data/plugin/hparams/session_groups",
@@ -173,7 +173,7 @@ def test_the_images_tab_shows_a_picture_for_each_evaluation_pixel_by_pixel(addre
     [
         ("timeseries", ["attention_entropy", "train_pairs", "valid", "walk"]),
         ("custom_scalars", ["loss", "perplexity", "whole sentences exact", "BLEU and chrF"]),
-        ("text", ["config", "samples", "walkthrough", "walk"]),
+        ("text", ["config", "samples", "walk"]),
         ("hparams", ["model.d_model", "tiny-bn", "valid/loss"]),
     ],
 )
@@ -191,7 +191,7 @@ def test_the_projector_draws_a_point_for_each_token(address, page, tiny_bn):
 
 
 def test_a_server_that_watches_reads_on_after_a_run_went_back(tmp_path):
-    """It has read further than the cut; what is written again must not confuse it."""
+    """It has read further than the cut; the same, written again, must not confuse it."""
 
     def write(events: EventFile, steps: range) -> None:
         for step in steps:

@@ -109,7 +109,7 @@ def test_any_recorded_value_that_is_changed_is_named(shape, translators):
     check(walk)
 
 
-@every_shape
+@long_for_every_shape
 def test_any_word_or_choice_that_is_changed_is_named(shape, translators):
     walk = walk_through(translators[shape], SENTENCE, expected="Voy a casa",
                         experiment=Experiment(forced="Voy", hidden=frozenset({2})))  # fmt: skip

@@ -39,7 +39,7 @@ class AttentionView:
             raise ValueError(f"{self.name}: a token may look at later ones")
         if self.weights[:, ~self.allowed].any():
             raise ValueError(f"{self.name}: weights where nothing may be looked at")
-        if (self.weights.sum(-1) - 1).abs().max() > 1e-3:
+        if not ((self.weights.sum(-1) - 1).abs() <= 1e-3).all():
             raise ValueError(f"{self.name}: a row does not sum to 1")
 
     @property

@@ -73,6 +73,16 @@ class Picture:
         return [replace(part, x=part.x + right, y=part.y + down) for part in self.parts]
 
 
+def right_edge(part: Text | Cells) -> int:
+    """Where a part ends; turned texts stand above their column."""
+    if isinstance(part, Cells):
+        return part.x + part.width * int(part.shades.shape[1])
+    if part.is_turned or part.anchor == "end":
+        return part.x
+    share = {"start": 1.0, "middle": 0.5}[part.anchor]
+    return part.x + round(share * fonts.width(part.text, part.size))
+
+
 def beside(pictures: list[Picture], gap: int) -> Picture:
     """Pictures in a row, their upper edges level."""
     parts: list[Text | Cells] = []
@@ -201,7 +211,7 @@ def hexadecimal(colour: Colour | list[int]) -> str:
 
 def write_picture(path: Path, picture: Picture) -> None:
     """Write a picture as PNG or SVG, as the file's ending says."""
-    if path.suffix == ".svg":
+    if path.suffix.lower() == ".svg":
         path.write_text(as_svg(picture), encoding="utf-8", newline="\n")
     else:
         is_huge = picture.width * picture.height > LARGEST_SHARP

@@ -9,6 +9,8 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from minitransformer.storage import sync_folder
+
 HEADER, FOOTER = 12, 4  # bytes around a record: its length and two checksums
 
 
@@ -29,15 +31,17 @@ class EventFile:
     """The event file of a run, which may have been longer than its last checkpoint knows."""
 
     def __init__(self, path: Path, length: int) -> None:
-        size = path.stat().st_size if path.exists() else 0
-        if size > length:
-            os.truncate(path, length)
-        elif size < length:  # somebody has cut it; half a record would make the rest unreadable
-            os.truncate(path, whole_records(path)) if size else None
+        path.touch()
+        self.complaint = ""
+        if path.stat().st_size < length:
+            self.complaint = f"{path} lacks events that it had; it goes on from here"
+            length = whole_records(path)  # half a record would make the rest unreadable
+        os.truncate(path, length)
         self.file = path.open("ab")
         self.is_new = self.file.tell() == 0
         if self.is_new:
             self.file.write(file_opening())
+            sync_folder(path.parent)
 
     def add(self, step: int, *summaries: Any) -> None:
         for summary in summaries:

@@ -1,6 +1,7 @@
 """A font for every script: those that ship, then those of the system, each looked for once."""
 
-import unicodedata
+import logging
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,14 @@ from matplotlib.ft2font import FaceFlags, FT2Font
 from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextToPath
 
-BLOCK = 256  # code points that a font has or lacks together, near enough
-DRAWN_AS_NOTHING = {"Cf", "Zs", "Zl", "Zp"}  # joiners, spaces: no glyph to miss
+# Joiners and spaces; fillers and shorthand controls are ignorable to Unicode, but not to HarfBuzz.
+DRAWN_AS_NOTHING = regex.compile(
+    r"[[\p{Default_Ignorable_Code_Point}\p{Z}]--"
+    r"[\u115F\u1160\u180F\u3164\uFFA0\U0001BCA0-\U0001BCA3]]",
+    regex.VERSION1,
+)
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of folders that it cannot write
 
 
 class Bitmap(NamedTuple):
@@ -40,26 +47,24 @@ class Fonts:
         self.paths = shipped_fonts() if paths is None else paths
         self.faces = [FT2Font(path) for path in self.paths]
         self.look_on_system = look_on_system
-        self.nowhere: set[int] = set()  # blocks of letters that no font has
+        self.nowhere: set[str] = set()  # letters that no font has
 
     def missing(self, text: str) -> list[str]:
         """The letters of a text that no font has."""
         return [each for each in dict.fromkeys(text) if not self.has(each)]
 
     def has(self, letter: str) -> bool:
-        is_selector = 0xFE00 <= ord(letter) <= 0xFE0F
-        if is_selector or unicodedata.category(letter) in DRAWN_AS_NOTHING:
-            return True
         code = ord(letter)
-        if any(face.get_char_index(code) for face in self.faces):
+        if DRAWN_AS_NOTHING.match(letter) or any(face.get_char_index(code) for face in self.faces):
             return True
-        if code // BLOCK in self.nowhere:
+        if letter in self.nowhere or not self.look_on_system:
             return False
-        if path := system_font_with(code) if self.look_on_system else None:
-            self.paths = [*self.paths, path]
-            self.faces.append(FT2Font(path))
-            return True
-        self.nowhere.add(code // BLOCK)
+        for path, letters in system_fonts():
+            if code in letters:
+                self.paths = [*self.paths, path]
+                self.faces.append(FT2Font(path))
+                return True
+        self.nowhere.add(letter)
         return False
 
     def sized(self, size: float) -> FT2Font:
@@ -68,29 +73,24 @@ class Fonts:
         return font
 
 
-def system_font_with(code: int) -> str | None:
-    """The plainest font of this machine that has a letter."""
-    for path in system_fonts():
-        try:
-            face = FT2Font(path)
-        except RuntimeError:  # not a font after all
-            continue
-        is_coloured = FaceFlags.COLOR in face.face_flags
-        if face.scalable and not is_coloured and face.get_char_index(code):
-            return path
-    return None
-
-
 @cache
-def system_fonts() -> list[str]:
-    """The machine's fonts, regular ones before bold and slanted ones."""
+def system_fonts() -> list[tuple[str, set[int]]]:
+    """The machine's fonts with the letters that they have, regular ones before bold and slanted."""
 
     def oddity(path: str) -> tuple[int, str]:
         name = Path(path).stem.lower()
         odd = ("bold", "italic", "oblique", "mono", "light", "thin", "black", "serif", "condensed")
         return sum(word in name for word in odd), name
 
-    return sorted(findSystemFonts(), key=oddity)
+    found = []
+    for path in sorted(findSystemFonts(), key=oddity):
+        try:
+            face = FT2Font(path)
+        except RuntimeError:  # not a font after all
+            continue
+        if face.scalable and FaceFlags.COLOR not in face.face_flags:
+            found.append((path, set(face.get_charmap())))
+    return found
 
 
 @cache
@@ -101,6 +101,16 @@ def fonts() -> Fonts:
 
 def can_draw(text: str) -> bool:
     return not fonts().missing(text)
+
+
+def missing_note(texts: Iterable[str]) -> str:
+    """What to say, once, about letters that no font of this machine has."""
+    letters = fonts().missing("".join(texts))
+    if not letters:
+        return ""
+    some = ", ".join(f"{each} (U+{ord(each):04X})" for each in letters[:3])
+    more = f" and {len(letters) - 3} more letters" if len(letters) > 3 else ""
+    return f"no font here has {some}{more}; pictures number words with them, with a legend"
 
 
 @lru_cache(maxsize=4096)

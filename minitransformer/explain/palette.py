@@ -1,5 +1,6 @@
 """The few colours of every picture, so that a PNG needs a byte per pixel and is drawn fast."""
 
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ def letter_ink(shade: int) -> Ink:
     return "white" if shade > DARK * (SHADES - 1) else "black"
 
 
+@cache
 def palette() -> UInt8[np.ndarray, "colours 3"]:
     places = np.linspace(0, 1, len(SCALE))
     steps = np.linspace(0, 1, SHADES)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 
 from minitransformer.explain import fonts
 from minitransformer.explain.attention_view import AttentionView
-from minitransformer.explain.canvas import Cells, Picture, Text, beside, stacked
+from minitransformer.explain.canvas import Cells, Picture, Text, beside, right_edge, stacked
 from minitransformer.explain.palette import letter_ink, shades
 from minitransformer.line_translation import without_controls
 
@@ -18,7 +18,8 @@ MARGIN = 4
 TITLE, LABEL, SMALL = 12, 11, 9  # letters
 LEAST_CELL, MOST_CELL, ROW = 9, 50, 20
 NUMBER_CELL = 26  # from this width on, a cell has room for its number
-LONGEST = 66  # pixels of a word, beyond which it is cut
+LONGEST, SHORTEST = 66, 24  # pixels of a word, beyond which it is cut
+LEFT_TO_RIGHT, ISOLATE, END = "\u2066", "\u2068", "\u2069"  # marks for the order of scripts
 
 
 @dataclass
@@ -26,28 +27,35 @@ class Names:
     """Words as a picture writes them: cut to their room, numbered where no font has them."""
 
     size: int
-    numbers: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int]
+    used: dict[str, int] = field(default_factory=dict)
 
     def shown(self, word: str, room: float = LONGEST) -> str:
         word = without_controls(word)
         if not fonts.can_draw(word):
-            return f"[{self.numbers.setdefault(word, len(self.numbers) + 1)}]"
+            self.used[word] = self.numbers.setdefault(word, len(self.numbers) + 1)
+            return f"[{self.used[word]}]"
         return fonts.cut(word, self.size, room)
 
     def legend(self) -> list[str]:
         """What the numbers stand for, in code points: no font has the letters."""
-        codes = {word: " ".join(f"U+{ord(each):04X}" for each in word) for word in self.numbers}
-        return [f"[{number}] {codes[word]}" for word, number in self.numbers.items()]
+        codes = {word: " ".join(f"U+{ord(each):04X}" for each in word) for word in self.used}
+        return [f"[{number}] {codes[word]}" for word, number in self.used.items()]
 
 
-def attention_picture(view: AttentionView, rows: int | None = None) -> Picture:
-    """Every head of a layer and their mean; of a decoder's rows, the first so many."""
+def attention_picture(
+    view: AttentionView, rows: int | None = None, numbers: dict[str, int] | None = None
+) -> Picture:
+    """Every head of a layer and their mean; of a decoder's rows, the first so many.
+
+    `numbers` are those that words without a font already have.
+    """
     weights = view.weights.double().numpy()
     heads = {f"head {number}": each for number, each in enumerate(weights)}
     if len(weights) > 1:
         heads["mean of all heads"] = weights.mean(axis=0)
     side = "encoder" if view.is_encoder else "decoder"
-    layout = Layout(view, rows)
+    layout = Layout(view, rows, {} if numbers is None else numbers)
     parts: list[Text | Cells] = [
         Text(MARGIN, 15, f"{view.look}, {side} layer {view.layer}", TITLE),
         Text(MARGIN, 29, layout.axes, SMALL, ink="grey"),
@@ -64,40 +72,48 @@ def attention_picture(view: AttentionView, rows: int | None = None) -> Picture:
     return Picture(layout.width, down, parts)
 
 
-def sentence_picture(title: str, views: list[AttentionView]) -> Picture:
+def sentence_picture(source: str, translation: str, views: list[AttentionView]) -> Picture:
     """Every attention of a sentence: a column for each kind, layers under each other."""
-    heading = Text(MARGIN, 16, Names(TITLE).shown(title, WIDE), TITLE)
+    names = Names(TITLE, {})
+    texts = (" ".join(names.shown(word) for word in text.split()) for text in (source, translation))
+    heading = Text(MARGIN, 16, arrow(*(fonts.cut(text, TITLE, NARROW) for text in texts)), TITLE)
     columns = [
-        [attention_picture(view) for view in views if view.where == where]
+        [attention_picture(view, numbers=names.numbers) for view in views if view.where == where]
         for where in ("encoder", "decoder", "cross")
     ]
-    widths = [max(picture.width for picture in column) for column in columns]
+    widths = [
+        max(right_edge(part) for picture in column for part in picture.parts) for column in columns
+    ]
     blanks = [Picture(width, 0, []) for width in widths]
     layers = [  # the two sides may have different numbers of them
         [replace(picture or blank, width=blank.width)
          for picture, blank in zip(layer, blanks, strict=True)]
         for layer in zip_longest(*columns)
     ]  # fmt: skip
-    maps = stacked([beside(layer, 16) for layer in layers], 12)
-    return stacked([Picture(maps.width, 24, [heading]), maps], 0)
+    maps = stacked([beside(layer, 30) for layer in layers], 12)
+    return stacked([Picture(max(maps.width, right_edge(heading)), 24, [heading]), maps], 0)
+
+
+def arrow(first: str, second: str) -> str:
+    """first → second, from left to right whichever way their scripts run."""
+    return f"{LEFT_TO_RIGHT}{ISOLATE}{first}{END} → {ISOLATE}{second}{END}{END}"
 
 
 class Layout:
     """Where things stand in the pictures of one view."""
 
-    def __init__(self, view: AttentionView, rows: int | None) -> None:
+    def __init__(self, view: AttentionView, rows: int | None, numbers: dict[str, int]) -> None:
         self.view = view
         self.rows = len(view.queries) if rows is None else rows
         longest = max(len(view.queries), len(view.keys))
         self.width = NARROW if longest <= MOST_NARROW else WIDE
         small = len(view.keys) > 16
         self.size = SMALL if small else LABEL
-        self.names = Names(self.size)
-        is_cross = view.where == "cross"
+        self.names = Names(self.size, numbers)
         self.axes = "a row for each query, a column for each key"
-        if is_cross:
+        if view.where == "cross":
             self.axes = "rows: token fed in → token produced; columns: source"
-        self.row_names = [self.row_name(row, is_cross) for row in range(len(view.queries))]
+        self.row_names = self.named_rows()
         self.column_names = [self.names.shown(key) for key in view.keys]
         self.left = 2 * MARGIN + round(max(fonts.width(name, self.size) for name in self.row_names))
         widest = round(max(fonts.width(name, self.size) for name in self.column_names))
@@ -109,9 +125,19 @@ class Layout:
         self.has_numbers = self.cell >= NUMBER_CELL
         self.row = ROW if self.has_numbers else self.size + 4
 
-    def row_name(self, row: int, is_cross: bool) -> str:
-        query = self.names.shown(self.view.queries[row])
-        return f"{query} → {self.names.shown(self.view.produced[row])}" if is_cross else query
+    def named_rows(self) -> list[str]:
+        """What stands beside the rows: words that leave room for all columns."""
+        view = self.view
+        between = fonts.width(arrow("", ""), self.size)
+        room = self.width - 3 * MARGIN - LEAST_CELL * len(view.keys)
+        if view.where != "cross":
+            room = min(max(room, SHORTEST), LONGEST)
+            return [self.names.shown(query, room) for query in view.queries]
+        share = min(max((room - between) / 2, SHORTEST), LONGEST)
+        return [
+            arrow(self.names.shown(query, share), self.names.shown(produced, share))
+            for query, produced in zip(view.queries, view.produced, strict=True)
+        ]
 
     @property
     def block_height(self) -> int:
@@ -152,11 +178,12 @@ class Layout:
         grid: int,
     ) -> list[Text | Cells]:
         parts: list[Text | Cells] = []
+        places = shades(weights)
         for row, column in zip(*np.nonzero(allowed), strict=True):
             weight = float(weights[row, column])
             x = self.left + int(column) * self.cell + self.cell // 2
             y = grid + int(row) * self.row + self.row // 2 + 3
-            shade = int(shades(weights)[row, column])
+            shade = int(places[row, column])
             ink = letter_ink(shade)
             parts.append(Text(x, y, number(weight), SMALL, "middle", ink, shade=shade))
         return parts

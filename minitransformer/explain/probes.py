@@ -1,8 +1,8 @@
 """The sentences that are looked at again and again while a run learns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 
 import torch
 
@@ -14,6 +14,8 @@ from minitransformer.explain.reasons import device_of
 from minitransformer.explain.stages import Labels, stages_of
 from minitransformer.model.trace import record
 
+MOST_SEARCHED = 100_000  # pairs of a split in which the right translation is looked for
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -23,13 +25,19 @@ class Probe:
     target: str = ""
 
 
-def choose_probes(wanted: int | tuple[str, ...], texts: Mapping[str, list[Pair]]) -> list[Probe]:
+def choose_probes(
+    wanted: int | tuple[str, ...], splits: Mapping[str, Iterable[Pair]]
+) -> list[Probe]:
     """The sentences that a config names, or the first so many held-out pairs."""
     if isinstance(wanted, int):
-        return [Probe(*pair) for pair in (texts.get("valid") or texts["train"])[:wanted]]
+        return [Probe(*pair) for pair in islice(splits.get("valid", splits["train"]), wanted)]
+    names = {normalize(source) for source in wanted}
     known: dict[str, str] = {}
-    for pair in chain.from_iterable(texts.values()):
-        known.setdefault(normalize(pair.source), pair.target)
+    for split in ("valid", "train"):
+        for pair in islice(splits.get(split, ()), MOST_SEARCHED):
+            source = normalize(pair.source)
+            if source in names:
+                known.setdefault(source, pair.target)
     return [Probe(source, known.get(normalize(source), "")) for source in wanted]
 
 

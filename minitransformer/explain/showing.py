@@ -13,16 +13,17 @@ from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_within, wants_colour
 from minitransformer.explain.walkthrough import Walkthrough, walk_through
 from minitransformer.explain.walkthrough_files import write_walkthroughs
-from minitransformer.line_translation import printable, remarks
+from minitransformer.line_translation import printable, remarks, without_controls
 
 DIGITS = 3
+MOST_DRAWN = 40
 
 
 def show_walkthroughs(
     translator: Translator, texts: Iterable[str], options: argparse.Namespace
 ) -> None:
     """Walk through each sentence, check every value, and show or write what was asked for."""
-    sentences = sentences_of(texts)
+    sentences = sentences_of(texts, "to walk through")
     if options.expected and len(sentences) > 1:
         raise UsageError("--expected is the right answer of one sentence; here are several")
     precision = DIGITS if options.precision is None else options.precision
@@ -48,24 +49,33 @@ def show_walkthroughs(
 
 def write_attention(translator: Translator, texts: Iterable[str], path: Path) -> None:
     """Translate each sentence, and draw where every token of it looked."""
+    from minitransformer.explain import fonts
     from minitransformer.explain.canvas import stacked, write_picture
     from minitransformer.explain.pictures import sentence_picture
 
     pictures = []
-    for text in sentences_of(texts):
+    words: set[str] = set()
+    sentences = sentences_of(texts, "to draw")
+    if len(sentences) > MOST_DRAWN:
+        raise UsageError(
+            f"a picture holds at most {MOST_DRAWN} sentences; here are {len(sentences):,}"
+        )
+    for text in sentences:
         walk = walk_through(translator, text)
         say_remarks(walk, translator)
         print(walk.translation)
-        title = f"{' '.join(text.split())} → {walk.translation}"
-        pictures.append(sentence_picture(title, list(attention_views(walk))))
+        pictures.append(sentence_picture(text, walk.translation, list(attention_views(walk))))
+        words |= {*walk.source, *(step.produced for step in walk.steps)}
+    if note := fonts.missing_note(without_controls(word) for word in sorted(words)):
+        print(f"note: {note}", file=sys.stderr)
     write_picture(path, stacked(pictures, 24))
     print(f"wrote {path}", file=sys.stderr)
 
 
-def sentences_of(texts: Iterable[str]) -> list[str]:
+def sentences_of(texts: Iterable[str], what_for: str) -> list[str]:
     sentences = [text for text in texts if text.strip()]
     if not sentences:
-        raise UsageError("name a sentence to walk through")
+        raise UsageError(f"name a sentence {what_for}")
     return sentences
 
 

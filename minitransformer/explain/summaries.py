@@ -21,6 +21,7 @@ CHARTS = {
     "whole sentences exact": ["train_pairs/exact_match", "valid/exact_match"],
     "BLEU and chrF": ["valid/(bleu|chrf)"],
 }
+LARGEST = 3.4e38  # that TensorBoard can hold
 HYPERPARAMETERS = ("model", "training", "tokenizer")
 FINAL_METRICS = (
     "valid/loss", "valid/exact_match", "valid/accuracy_free_running", "valid/bleu", "valid/chrf",
@@ -30,7 +31,9 @@ FINAL_METRICS = (
 
 def scalars(values: dict[str, float | None]) -> Any:
     """Numbers by tag, in one event; what there is not (a BLEU without four words) is left out."""
-    known = {tag: value for tag, value in values.items() if value is not None}
+    known = {
+        tag: value for tag, value in values.items() if value is not None and abs(value) <= LARGEST
+    }
     return Summary(
         value=[Summary.Value(tag=tag, simple_value=value) for tag, value in known.items()]
     )
@@ -108,8 +111,8 @@ def chart_layout(has_valid: bool) -> Any:
     return torch_summary.custom_scalars({"training and held-out pairs": charts})
 
 
-def hyperparameters(config: Config) -> tuple[Any, Any, Any]:
-    """The config for the HParams tab: what it has, the run's values, and the note that it ended.
+def hyperparameters(config: Config) -> tuple[Any, Any]:
+    """The config for the HParams tab: what there is to show, and the run's values.
 
     They stand in the run's own events, so that the final metrics are the run's own scalars.
     """
@@ -117,8 +120,8 @@ def hyperparameters(config: Config) -> tuple[Any, Any, Any]:
     for section in HYPERPARAMETERS:
         for key, value in dataclasses.asdict(getattr(config, section)).items():
             values[f"{section}.{key}"] = shown_value(value)
-    experiment, start, end = torch_summary.hparams(values, dict.fromkeys(FINAL_METRICS, 0.0))
-    return experiment, start, end
+    experiment, start, _ = torch_summary.hparams(values, dict.fromkeys(FINAL_METRICS, 0.0))
+    return experiment, start
 
 
 def shown_value(value: Any) -> float | str:

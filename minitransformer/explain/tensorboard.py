@@ -1,25 +1,31 @@
 """What a run writes for TensorBoard, while it trains and when it is done."""
 
-import re
 import shutil
+import sys
+
+import regex
 
 from minitransformer.config import config_to_yaml
 from minitransformer.decoding import Translator
+from minitransformer.errors import did_you_mean
 from minitransformer.evaluation import Evaluation
 from minitransformer.explain import fonts, summaries
-from minitransformer.explain.attention_view import attention_views
+from minitransformer.explain.attention_view import AttentionView, attention_views
 from minitransformer.explain.event_file import EventFile, event_record, file_opening
 from minitransformer.explain.pictures import attention_picture
-from minitransformer.explain.probes import Probe, choose_probes, probe_views
+from minitransformer.explain.probes import choose_probes, probe_views
 from minitransformer.explain.projector import write_projector
 from minitransformer.explain.terminal_view import View
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough, walk_through
+from minitransformer.line_translation import printable, without_controls
 from minitransformer.metrics import perplexity
 from minitransformer.storage import replace_folder
 from minitransformer.training.trainer import Trainer
 from minitransformer.training.watcher import StepReport, Watcher
 
 SMALL_MODEL = 8  # whose vectors can be read; of a wider one, the walk-through is told in short
+MOST_STEPS = 50  # of a walk that are drawn: a model that does not find its end goes on for long
+MOST_PICTURES = 150  # of a walk; beyond, only the last layer is drawn
 
 
 class TensorBoard(Watcher):
@@ -27,15 +33,38 @@ class TensorBoard(Watcher):
 
     def on_start(self, trainer: Trainer) -> None:
         self.translator = Translator(trainer.model, trainer.tokenizer, trainer.config)
-        self.probes = choose_probes(trainer.config.logging.probes, trainer.texts)
+        self.probes = choose_probes(trainer.config.logging.probes, trainer.corpus.splits)
         self.tokens, self.seconds = 0, 0.0  # since the last time they were written
         self.events = EventFile(trainer.run_folder.events, trainer.state.event_bytes)
-        experiment, start, self.ending = summaries.hyperparameters(trainer.config)
         if self.events.is_new:
             layout = summaries.chart_layout("valid" in trainer.texts)
+            self.events.add(0, *summaries.hyperparameters(trainer.config), layout)
+        if self.events.is_new or trainer.has_other_settings:
             config = summaries.preformatted(config_to_yaml(trainer.config))
-            self.events.add(0, experiment, start, layout, summaries.text("config", config))
-        trainer.notes += undrawable(self.translator, self.probes)
+            self.events.add(trainer.state.step, summaries.text("config", config))
+        for note in self.notes(trainer):
+            print(f"note: {note}", file=sys.stderr)
+
+    def notes(self, trainer: Trainer) -> list[str]:
+        """What somebody who opens TensorBoard should know."""
+        found = [self.events.complaint]
+        if self.events.is_new and trainer.state.step:
+            found.append(
+                f"TensorBoard shows this run from step {trainer.state.step} on; "
+                "earlier steps were not written"
+            )
+        if self.probes:
+            words = [*trainer.tokenizer.target.tokens, *(probe.source for probe in self.probes)]
+            found.append(fonts.missing_note(without_controls(word) for word in words))
+        if isinstance(trainer.config.logging.probes, tuple):
+            source = trainer.tokenizer.source
+            found += [
+                f"logging.probes: unknown {source.unknown_name} '{printable(word)}'"
+                f"{did_you_mean(word, source.ids)}"
+                for probe in self.probes
+                for word in trainer.tokenizer.encode_source(probe.source).unknown
+            ]
+        return [note for note in found if note]
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         self.tokens += report.loss.count
@@ -83,38 +112,45 @@ class TensorBoard(Watcher):
 
     def finish(self, trainer: Trainer) -> None:
         """What is worth writing once, after the last checkpoint; again, if that was cut off."""
-        step, folder = trainer.state.step, trainer.run_folder.path
+        folder = trainer.run_folder.path
         shutil.rmtree(folder / "walk", ignore_errors=True)
         for number, probe in enumerate(self.probes, start=1):
             walk = walk_through(self.translator, probe.source, expected=probe.target)
-            if number == 1:
-                is_small = trainer.config.model.d_model <= SMALL_MODEL
-                lines = View().full(walk) if is_small else View().compact(walk)
-                told = summaries.preformatted("\n".join(lines))
-                self.events.add(step, summaries.text("walkthrough", told))
-            name = re.sub(r"[^\w]+", "-", f"{number} {short(probe.source)}").strip("-")
-            replace_folder(folder / "walk" / name, {"events.out.tfevents": walk_events(walk)})
+            name = regex.sub(r"[^\w\p{M}]+", "-", f"{number} {short(probe.source)}").strip("-")
+            is_small = trainer.config.model.d_model <= SMALL_MODEL
+            lines = View().full(walk) if is_small else View().compact(walk)
+            told = summaries.text("walk/through", summaries.preformatted("\n".join(lines)))
+            events = [*walk_events(walk), event_record(len(walk.steps), told)]
+            replace_folder(folder / "walk" / name, {"events.out.tfevents": b"".join(events)})
         write_projector(folder, trainer.model, trainer.tokenizer)
-        self.events.add(step, self.ending)
 
 
-def walk_events(walk: Walkthrough) -> bytes:
+def walk_events(walk: Walkthrough) -> list[bytes]:
     """A run of its own whose slider is the decoding step: attention grows by a row each time."""
-    views = list(attention_views(walk))
+    views = views_to_draw(walk)
     records = [file_opening()]
-    for step in walk.steps:
+    for step in walk.steps[:MOST_STEPS]:
         number = step.number
-        records += [
-            event_record(number, summaries.image(tag, attention_picture(view, number)))
-            for view in views
-            for tag in [f"walk/{view.where}/layer-{view.layer}"]
-            if number == 1 or not view.is_encoder  # the encoder has looked once and for all
-        ]
+        for view in views:
+            # The encoder has looked once and for all.
+            rows = None if view.is_encoder else number
+            if number == 1 or rows:
+                tag = f"walk/{view.where}/layer-{view.layer}"
+                picture = summaries.image(tag, attention_picture(view, rows))
+                records.append(event_record(number, picture))
         records += [
             event_record(number, summaries.text("walk/candidates", candidates(step))),
             event_record(number, summaries.scalars({"walk/probability": step.probability})),
         ]
-    return b"".join(records)
+    return records
+
+
+def views_to_draw(walk: Walkthrough) -> list[AttentionView]:
+    views = list(attention_views(walk))
+    if len(views) * min(len(walk.steps), MOST_STEPS) <= MOST_PICTURES:
+        return views
+    last = {view.where: view.layer for view in views}
+    return [view for view in views if view.layer == last[view.where]]
 
 
 def candidates(step: DecodingStep) -> str:
@@ -125,16 +161,6 @@ def candidates(step: DecodingStep) -> str:
 
 def short(sentence: str) -> str:
     """A sentence as a part of a tag: a slash would begin another part."""
-    sentence = " ".join(sentence.replace("/", "∕").split())
-    return sentence if len(sentence) <= 40 else f"{sentence[:39]}…"
-
-
-def undrawable(translator: Translator, probes: list[Probe]) -> list[str]:
-    """Said once: which letters no font of this machine has, though pictures need them."""
-    texts = [*translator.tokenizer.target.tokens, *(probe.source for probe in probes)]
-    letters = fonts.fonts().missing("".join(texts))
-    if not letters or not probes:
-        return []
-    some = ", ".join(f"{each} (U+{ord(each):04X})" for each in letters[:3])
-    more = f" and {len(letters) - 3} more letters" if len(letters) > 3 else ""
-    return [f"no font here has {some}{more}; pictures number words with them, with a legend"]
+    sentence = without_controls(" ".join(sentence.split())).replace("/", "∕")
+    letters = regex.findall(r"\X", sentence)
+    return sentence if len(letters) <= 40 else f"{''.join(letters[:39])}…"

@@ -54,8 +54,9 @@ class Trainer:
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
         resumes = run.has_started and not fresh
-        if resumes:
-            self.notes += changed_settings(run, config)
+        changes = changed_settings(run, config) if resumes else []
+        self.notes += changes
+        self.has_other_settings = bool(changes)  # than when the run began
         prepared = prepare(config, run.load_tokenizer(config) if resumes else None)
         self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
         self.notes += prepared.notes
