@@ -11,6 +11,7 @@ from minitransformer.errors import CheckpointError, UsageError
 from minitransformer.terminal import run_command, silence_stdout
 
 RUNS = Path("runs")
+FORMS = (".html", ".json", ".md")  # of walk-throughs as files
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -32,7 +33,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--walkthrough", nargs="?", const="", metavar="FILE",
-        help="show how each sentence is translated; FILE.json or FILE.md writes it there",
+        help="show how each sentence is translated; FILE.html, .json or .md writes it there",
     )  # fmt: skip
     parser.add_argument("--full", action="store_true", help="of a walk-through: every stage")
     parser.add_argument("--step", type=int, help="of a walk-through: one decoding step, from 1")
@@ -49,8 +50,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="also draw where every token looked; FILE.png or FILE.svg",
     )  # fmt: skip
     parser.add_argument(
-        "--checkpoint", choices=("last", "best"),
-        help="default: best where the run's config selects one, else last",
+        "--checkpoint", choices=("last", "best", "all"),
+        help="default: best where the run's config selects one, else last; all: for FILE.html",
     )  # fmt: skip
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
@@ -79,9 +80,12 @@ def check_walkthrough(options: argparse.Namespace) -> None:
     """Sort out what stands behind --walkthrough: a file to write, or already the sentence."""
     value, is_asked = options.walkthrough or "", options.walkthrough is not None
     others = options.sentences or options.input
-    if others and re.fullmatch(r"\S+\.\w{1,5}", value) and not value.endswith((".json", ".md")):
-        raise UsageError(f"--walkthrough {value}: a walk-through is written as .json or .md")
-    if value and not value.endswith((".json", ".md")):
+    if others and re.fullmatch(r"\S+\.\w{1,5}", value) and not value.endswith(FORMS):
+        forms = ", ".join(FORMS)
+        raise UsageError(f"--walkthrough {value}: a walk-through is written as one of {forms}")
+    if options.checkpoint == "all" and not value.endswith(".html"):
+        raise UsageError("--checkpoint all goes with --walkthrough FILE.html")
+    if value and not value.endswith(FORMS):
         options.sentences.insert(0, value)
         options.walkthrough = ""
     for name in ("full", "step", "only", "expected", "precision"):
@@ -124,14 +128,30 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
 
     # torch takes seconds to load, so mistakes on the command line are found before
+    from minitransformer.checkpoint import RunFolder
     from minitransformer.data.token_view import token_lines
     from minitransformer.decoding import Translator
-    from minitransformer.explain.showing import show_walkthroughs, write_attention
+    from minitransformer.explain.showing import (
+        show_walkthroughs,
+        write_attention,
+        write_walkthrough_page,
+    )
     from minitransformer.line_translation import read_lines, translate_lines
     from minitransformer.prompt import run_prompt
 
     run = options.run or newest_run()
-    translator = Translator.load(run, device=options.device, checkpoint=options.checkpoint)
+    if options.checkpoint == "all":
+        steps = sorted(RunFolder(run).steps())
+        translators = {
+            f"step {step}": Translator.load(run, device=options.device, checkpoint=step)
+            for step in steps
+        }
+        if not translators:
+            raise CheckpointError(f"{run} has no checkpoint; train it first")
+        translator = translators[f"step {steps[-1]}"]
+    else:
+        translator = Translator.load(run, device=options.device, checkpoint=options.checkpoint)
+        translators = {translator.checkpoint: translator}
     reads_stdin = not (options.sentences or options.input or options.tokens)
     reads_stdin = reads_stdin and options.walkthrough is None and not options.attention
     if reads_stdin and not options.output and sys.stdin.isatty() and sys.stdout.isatty():
@@ -148,6 +168,9 @@ def main(arguments: list[str]) -> int:
         else:
             lines, at_a_time = read_lines(sys.stdin.buffer), 1  # answer before the next line comes
         try:
+            if (options.walkthrough or "").endswith(".html"):
+                write_walkthrough_page(translators, lines, options)
+                return 0
             if options.walkthrough is not None:
                 show_walkthroughs(translator, lines, options)
                 return 0

@@ -124,15 +124,20 @@ class Translator:
 
     @classmethod
     def load(
-        cls, run: str | Path, *, device: str = "cpu", checkpoint: str | None = None
+        cls, run: str | Path, *, device: str = "cpu", checkpoint: str | int | None = None
     ) -> "Translator":
-        """Load a run's "best" checkpoint where its config selects one, else its "last"."""
+        """Load a run's "best" checkpoint where its config selects one, else its "last".
+
+        `checkpoint` asks for one of them, or for a step by its number.
+        """
         folder = RunFolder(Path(run))
         config = folder.load_config()
         tokenizer = folder.load_tokenizer(config)
-        if checkpoint not in (None, "last", "best"):
-            raise UsageError(f"checkpoint {checkpoint!r}: choose last or best")
-        if checkpoint == "best" or (checkpoint is None and folder.pointed("best") is not None):
+        if not isinstance(checkpoint, int) and checkpoint not in (None, "last", "best"):
+            raise UsageError(f"checkpoint {checkpoint!r}: choose last, best or a step's number")
+        if isinstance(checkpoint, int):
+            saved = folder.load(checkpoint, for_training=False)
+        elif checkpoint == "best" or (checkpoint is None and folder.pointed("best") is not None):
             saved = folder.load_best()
         else:
             complaints: list[str] = []

@@ -4,7 +4,6 @@ import contextlib
 import html
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -17,9 +16,9 @@ import pytest
 
 from minitransformer.explain.event_file import EventFile
 from minitransformer.explain.summaries import scalars
+from tests.browser import browser  # noqa: F401 - a fixture
 from tests.events import series
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 WALK = "tiny-bn/walk/1-I-go-to-school"
 
 pytestmark = pytest.mark.slow
@@ -134,18 +133,8 @@ def test_hyperparameters_and_final_metrics_are_one_run(address, written):
     assert {"valid/loss", "valid/bleu", "valid/chrf"} <= set(final)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-
-
 @pytest.fixture
-def page(browser):
+def page(browser):  # noqa: F811
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     yield page
     page.close()

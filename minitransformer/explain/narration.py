@@ -40,6 +40,42 @@ def narrate(walk: Walkthrough, precision: int) -> Iterator[Block]:
         yield source_block(walk, step, precision)
 
 
+def sentence_of(step: int, stage: Stage) -> str:
+    """What happens in a stage, in the sheets' words."""
+    match stage:
+        case EmbeddingStage():
+            opening = "Start with embeddings of" if step == 0 else "Take the embedding of"
+            return f"{opening} {listed(stage.tokens)}"
+        case AttentionStage():
+            return attention_sentence(stage)
+        case ResidualStage():
+            found = "V embedding" if stage.block == "attention" else "output of the network"
+            is_first = stage.path.endswith("layers.0.self_attention_residual")
+            original = "original" if is_first else "latest"
+            whose = "its" if len(stage.tokens) == 1 else "their"
+            return f"Add the {found} of {listed(stage.tokens)} to {whose} {original} embedding"
+        case NormStage():
+            return f"Normalise the embedding of {listed(stage.tokens)}"
+        case FeedForwardStage():
+            return f"Feed {listed(stage.tokens)} through the feed-forward network"
+    raise ValueError(stage.path)
+
+
+def attention_sentence(stage: AttentionStage) -> str:
+    whose = {
+        "self-attention": "the encoder",
+        "masked self-attention": "the decoder",
+        "cross-attention": "cross attention",
+    }[stage.look]
+    words = listed(stage.queries)
+    if stage.look == "cross-attention":
+        return (
+            f"Convert the latest embedding of {words} to a Q embedding with the matrices of "
+            f"{whose}; K and V embeddings are those of {listed(stage.keys)}"
+        )
+    return f"Transform {words} into Q, K and V embedding with the matrices of {whose}"
+
+
 def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
     match stage:
         case EmbeddingStage():
@@ -47,33 +83,24 @@ def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
         case AttentionStage():
             yield from tell_attention(step, stage, precision)
         case ResidualStage():
-            found = "V embedding" if stage.block == "attention" else "output of the network"
-            is_first = stage.path.endswith("layers.0.self_attention_residual")
-            original = "original" if is_first else "latest"
-            whose = "its" if len(stage.tokens) == 1 else "their"
-            sentence = f"Add the {found} of {listed(stage.tokens)} to {whose} {original} embedding"
             name = "V" if stage.block == "attention" else "output"
             rows = sums(stage.states, stage.update, stage.total, stage.tokens, precision, name)
-            yield Block(step, stage.path, sentence, [Table(rows)])
+            yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
         case NormStage():
-            sentence = f"Normalise the embedding of {listed(stage.tokens)}"
             rows = vectors("before", stage.before, stage.tokens, precision)
             rows += vectors("after", stage.after, stage.tokens, precision)
-            yield Block(step, stage.path, sentence, [Table(rows)])
+            yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
         case FeedForwardStage():
-            sentence = f"Feed {listed(stage.tokens)} through the feed-forward network"
             rows = vectors("widened", stage.widened, stage.tokens, precision)
             rows += vectors("hidden", stage.hidden, stage.tokens, precision)
             rows += vectors("output", stage.output, stage.tokens, precision)
-            yield Block(step, stage.path, sentence, [Table(rows)])
+            yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
 
 
 def tell_embedding(step: int, stage: EmbeddingStage, precision: int) -> Iterator[Block]:
-    words = listed(stage.tokens)
     ids = Row("id", [str(id) for id in stage.ids], "")
     table = Table(vectors("embedding", stage.vectors, stage.tokens, precision))
-    opening = "Start with embeddings of" if step == 0 else "Take the embedding of"
-    yield Block(step, stage.path, f"{opening} {words}", [Table([ids]), table])
+    yield Block(step, stage.path, sentence_of(step, stage), [Table([ids]), table])
     if stage.positions is None:
         return
     sentence = "Add positional encoding to determine the order of the words"
@@ -82,18 +109,7 @@ def tell_embedding(step: int, stage: EmbeddingStage, precision: int) -> Iterator
 
 
 def tell_attention(step: int, stage: AttentionStage, precision: int) -> Iterator[Block]:
-    whose = {
-        "self-attention": "the encoder",
-        "masked self-attention": "the decoder",
-        "cross-attention": "cross attention",
-    }[stage.look]
     words = listed(stage.queries)
-    sentence = f"Transform {words} into Q, K and V embedding with the matrices of {whose}"
-    if stage.look == "cross-attention":
-        sentence = (
-            f"Convert the latest embedding of {words} to a Q embedding with the matrices of "
-            f"{whose}; K and V embeddings are those of {listed(stage.keys)}"
-        )
     num_heads = len(stage.query)
     for head in range(num_heads):
         of = f" (head {head} of {num_heads})" if num_heads > 1 else ""
@@ -102,7 +118,7 @@ def tell_attention(step: int, stage: AttentionStage, precision: int) -> Iterator
         new = 0 if stage.look == "cross-attention" else -len(stage.queries)  # the rest were told
         rows += vectors("K", stage.key[head][new:], stage.keys[new:], precision)
         rows += vectors("V", stage.value[head][new:], stage.keys[new:], precision)
-        yield Block(step, path, sentence + of, [Table(rows)])
+        yield Block(step, path, sentence_of(step, stage) + of, [Table(rows)])
         for place, word in enumerate(stage.queries):
             pairs = listed([f"{word} and {key}" for key in stage.keys])
             told = f"Calculate the attention between {pairs}{of}, and update the V embedding"

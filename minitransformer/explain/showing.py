@@ -23,18 +23,12 @@ def show_walkthroughs(
     translator: Translator, texts: Iterable[str], options: argparse.Namespace
 ) -> None:
     """Walk through each sentence, check every value, and show or write what was asked for."""
-    sentences = sentences_of(texts, "to walk through")
-    if options.expected and len(sentences) > 1:
-        raise UsageError("--expected is the right answer of one sentence; here are several")
+    sentences = sentences_to_walk(translator, texts, options)
     precision = DIGITS if options.precision is None else options.precision
     view = View(precision=precision, colour=wants_colour())
     walks = []
-    for word in translator.tokenizer.encode_target(options.expected or "").unknown:
-        print(f"--expected: unknown word '{printable(word)}', never produced", file=sys.stderr)
     for text in sentences:
-        walk = walk_through(translator, text, expected=options.expected or "")
-        say_remarks(walk, translator)
-        count = check(walk)
+        walk, count = checked_walk(translator, text, options)
         if options.walkthrough:
             walks.append(walk)
             continue
@@ -45,6 +39,43 @@ def show_walkthroughs(
     if options.walkthrough:
         write_walkthroughs(Path(options.walkthrough), walks, precision)
         print(f"wrote {options.walkthrough}", file=sys.stderr)
+
+
+def write_walkthrough_page(
+    translators: dict[str, Translator], texts: Iterable[str], options: argparse.Namespace
+) -> None:
+    """The same as a page to click through, for every checkpoint by its name."""
+    from minitransformer.explain.page import write_page
+
+    last = list(translators.values())[-1]
+    sentences = sentences_to_walk(last, texts, options)
+    walks = {
+        name: [checked_walk(translator, text, options)[0] for text in sentences]
+        for name, translator in translators.items()
+    }
+    precision = DIGITS if options.precision is None else options.precision
+    write_page(Path(options.walkthrough), walks, precision)
+    print(f"wrote {options.walkthrough}", file=sys.stderr)
+
+
+def sentences_to_walk(
+    translator: Translator, texts: Iterable[str], options: argparse.Namespace
+) -> list[str]:
+    sentences = sentences_of(texts, "to walk through")
+    if options.expected and len(sentences) > 1:
+        raise UsageError("--expected is the right answer of one sentence; here are several")
+    for word in translator.tokenizer.encode_target(options.expected or "").unknown:
+        print(f"--expected: unknown word '{printable(word)}', never produced", file=sys.stderr)
+    return sentences
+
+
+def checked_walk(
+    translator: Translator, text: str, options: argparse.Namespace
+) -> tuple[Walkthrough, int]:
+    """A walk-through, and how many of its values were recomputed."""
+    walk = walk_through(translator, text, expected=options.expected or "")
+    say_remarks(walk, translator)
+    return walk, check(walk)
 
 
 def write_attention(translator: Translator, texts: Iterable[str], path: Path) -> None:

@@ -110,13 +110,18 @@ def step_json(step: DecodingStep) -> dict[str, Any]:
 
 
 def stage_json(stage: Stage) -> dict[str, Any]:
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(stage).__name__.removesuffix("Stage")).lower()
     fields = {each.name: getattr(stage, each.name) for each in dataclasses.fields(stage)}
     values = {
         name: value.tolist() if isinstance(value, Tensor) else value
         for name, value in fields.items()
     }
-    return {"kind": kind, **values}
+    return {"kind": stage_kind(stage), **values}
+
+
+def stage_kind(stage: Stage) -> str:
+    """embedding, norm, attention, feed_forward, residual or head."""
+    name = type(stage).__name__.removesuffix("Stage")
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def as_markdown(walk: Walkthrough, precision: int) -> str:

@@ -1,4 +1,4 @@
-"""python -m minitransformer.explain.worked [NAME | --file FILE] [--json | --markdown | --latex]"""
+"""python -m minitransformer.explain.worked [NAME | --file FILE] [--json | --html FILE | …]"""
 
 import argparse
 import sys
@@ -25,6 +25,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     form = parser.add_mutually_exclusive_group()
     for name in ("json", "markdown", "latex"):
         form.add_argument(f"--{name}", action="store_true", help=f"print {name}")
+    form.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page; of all of them, with an index"
+    )
     return parser.parse_args(arguments)
 
 
@@ -38,7 +41,7 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"{options.name} is a file: check it with --file {options.name}")
 
     # torch takes seconds to load, so mistakes on the command line are found before
-    from minitransformer.explain.worked import documents, latex, report
+    from minitransformer.explain.worked import documents, latex, pages, report
     from minitransformer.explain.worked.engine import work_through
     from minitransformer.explain.worked.operations import operations_text
     from minitransformer.explain.worked.run_tensors import tensors_for
@@ -63,6 +66,9 @@ def main(arguments: list[str]) -> int:
         shown = "\n\n".join(documents.sheet_markdown(worked) for worked in works)
     elif options.latex:
         shown = latex.latex_document(works)
+    elif options.html:
+        options.html.write_text(pages.worked_page(works), encoding="utf-8", newline="\n")
+        shown = f"wrote {options.html}"
     print(shown)
     return 0 if all(each.is_explained for each in works) else 1
 

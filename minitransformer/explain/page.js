@@ -1,0 +1,234 @@
+// Where the reader is, and what is shown there.
+"use strict";
+
+const here = {sentence: 0, checkpoint: 0, step: 0, at: "embedding", head: 0, look: "weight"};
+const walk = () => page.walks[here.checkpoint][here.sentence];
+const element = (id) => document.getElementById(id);
+const TITLES = {
+  embedding: "Embedding and position", "self-attention": "Encoder self-attention",
+  "masked self-attention": "Masked self-attention", "cross-attention": "Cross-attention",
+  residual: "Add", norm: "Norm", feed_forward: "Feed-forward", head: "Dense head",
+};
+const EXPLANATIONS = {
+  embedding: "Every word has a row of numbers, its embedding; a second row of numbers tells its place.",
+  "self-attention": "Every source token asks (Q), every source token answers (K), and each takes the others' values (V) by how well they fit.",
+  "masked self-attention": "The new token looks back at the tokens fed in so far; later ones do not exist yet.",
+  "cross-attention": "The decoder asks, the encoder's memory answers: this is where the translation looks at the source.",
+  residual: "What a block found is added to the line that runs through everything; nothing on it is replaced.",
+  norm: "Each row is shifted and scaled to mean 0 and spread 1, then given its own gain.",
+  feed_forward: "Each token by itself: widened, bent, narrowed.",
+  head: "A number for every word of the vocabulary; the softmax makes probabilities of them, and the largest is taken.",
+};
+const topicOf = (stage) => stage.look || stage.kind;
+
+const BLOCKS = {self: "self-attention", cross: "cross-attention", ff: "feed-forward"};
+const layerOf = (stage) => stage.at.match(/^\w+\.(\d+)/)?.[1];
+const hasManyLayers = () => walk().encoder.concat(walk().steps[0].stages).some((each) => layerOf(each) > 0);
+
+function titleOf(stage) {
+  const block = BLOCKS[stage.at.split(".")[0]];
+  const ofBlock = stage.kind === "residual" || stage.kind === "norm" ? block : null;
+  const title = ofBlock ? `${TITLES[stage.kind]} ${stage.kind === "norm" ? "for " : ""}${ofBlock}` : TITLES[topicOf(stage)];
+  return title + (layerOf(stage) && hasManyLayers() ? `, layer ${layerOf(stage)}` : "");
+}
+
+/** The address of a place, so that it can be linked. */
+function address(change = {}) {
+  const place = {...here, ...change};
+  const parts = [`step=${place.step}`, `at=${place.at}`];
+  if (place.head) parts.push(`head=${place.head}`);
+  if (page.sentences.length > 1) parts.push(`sentence=${place.sentence + 1}`);
+  if (page.checkpoints.length > 1) parts.push(`checkpoint=${place.checkpoint + 1}`);
+  return `#${parts.join("&")}`;
+}
+
+function readAddress() {
+  const known = new URLSearchParams(location.hash.slice(1));
+  const number = (name, low, high, usual) => {
+    const value = Number.parseInt(known.get(name) ?? usual, 10);
+    return Math.min(Math.max(Number.isNaN(value) ? usual : value, low), high);
+  };
+  here.sentence = number("sentence", 1, page.sentences.length, 1) - 1;
+  here.checkpoint = number("checkpoint", 1, page.checkpoints.length, page.checkpoints.length) - 1;
+  here.step = number("step", 0, walk().steps.length, 0);
+  const names = placesOf(walk()).filter((place) => place.step === here.step).map((place) => place.stage.at);
+  const asked = known.get("at") || names[0];
+  // "cross" is enough for the first of them, and what a step does not have is looked for nearby.
+  const [block] = asked.split(".");
+  here.at = names.find((name) => name === asked) ?? names.find((name) => name === `${block}.0`)
+    ?? names.find((name) => name.startsWith(block)) ?? names.find((name) => name.startsWith("cross")) ?? names[0];
+  const heads = current().stage.query?.[1] ?? 1;
+  here.head = number("head", 0, heads > 1 ? heads + 1 : 0, 0);  // beyond the last: mean, all
+}
+
+const current = () => placesOf(walk()).find((place) => place.step === here.step && place.stage.at === here.at);
+
+function go(change, focus = false) {
+  Object.assign(here, change);
+  history.replaceState(null, "", address());
+  readAddress();
+  history.replaceState(null, "", address());
+  draw();
+  if (focus) element("section").focus();
+}
+
+function draw() {
+  element("title").textContent = `${walk().text} → ${walk().translation}`;
+  drawChoices();
+  drawStrip();
+  drawSteps();
+  drawMap();
+  drawSection();
+  element("sum").replaceChildren(make("p", {class: "quiet"}, "Click any number, or go to it with the keys, and the sum that made it stands here."));
+  document.documentElement.style.setProperty("--top", `${document.querySelector(".bar").offsetHeight + 12}px`);
+}
+
+function drawChoices() {
+  const box = element("choices");
+  if (box.childElementCount) {  // keep them, and the focus that is on them
+    for (const control of box.querySelectorAll("[data-of]")) control.value = here[control.dataset.of];
+    const told = box.querySelector("output");
+    if (told) told.textContent = page.checkpoints[here.checkpoint];
+    return;
+  }
+  if (page.sentences.length > 1) {
+    const select = make("select", {"data-of": "sentence", "aria-label": "Sentence",
+      onchange: (event) => go({sentence: Number(event.target.value)})},
+      ...page.sentences.map((text, number) => make("option", {value: number}, text)));
+    select.value = here.sentence;
+    box.append(select);
+  }
+  if (page.checkpoints.length > 1) {
+    const slider = make("input", {type: "range", min: 0, max: page.checkpoints.length - 1, "data-of": "checkpoint",
+      id: "checkpoint", oninput: (event) => go({checkpoint: Number(event.target.value)})});
+    slider.value = here.checkpoint;
+    box.append(make("label", {for: "checkpoint"}, "training step"), slider, make("output", {}, page.checkpoints[here.checkpoint]));
+  }
+  const precision = make("select", {"aria-label": "Digits after the point", onchange: (event) => {
+    digits = Number(event.target.value);
+    draw();
+  }}, ...range(7).map((count) => make("option", {value: count}, `${count} digits`)));
+  precision.value = digits;
+  box.append(precision);
+}
+
+function drawStrip() {
+  const chip = (text, step, kind) => make("a", {class: `token ${kind}`, dir: "auto", href: address({step, at: step ? "cross" : here.at}),
+    "aria-current": step > 0 && step === here.step ? "step" : null}, text);
+  element("strip").replaceChildren(
+    make("span", {}, "source"), make("div", {}, ...walk().source.map((token) => chip(token, 0, ""))),
+    make("span", {}, "target"), make("div", {}, ...walk().steps.map((step) =>
+      chip(step.produced, step.number, step.number > here.step ? "later" : ""))));
+  const now = element("strip").querySelector("[aria-current]");
+  if (now) element("strip").scrollTop = now.offsetTop - element("strip").offsetTop - 40;
+}
+
+function drawSteps() {
+  const box = element("steps");
+  const {steps} = walk();
+  const step = steps[here.step - 1];
+  const wrong = step?.expected && step.expected !== step.produced ? `, expected “${step.expected}”` : "";
+  const told = step ? `step ${here.step} of ${steps.length}: “${step.fed}” is fed in, “${step.produced}” comes out `
+    + `(${(100 * step.probability).toFixed(1)} %${wrong})` : "the encoder reads the source, once";
+  if (!box.childElementCount) {
+    const move = (by) => make("button", {type: "button", class: by < 0 ? "back" : "forth", onclick: () => go({step: here.step + by})},
+      by < 0 ? "← step" : "step →");
+    box.append(move(-1), make("input", {type: "range", min: 0, "aria-label": "Decoding step; 0 is the encoder",
+      oninput: (event) => go({step: Number(event.target.value)})}), move(1), make("output", {"aria-live": "polite"}));
+  }
+  const slider = box.querySelector("input");
+  slider.max = steps.length;
+  slider.value = here.step;
+  slider.setAttribute("aria-valuetext", told);
+  box.querySelector(".back").disabled = here.step === 0;
+  box.querySelector(".forth").disabled = here.step === steps.length;
+  box.querySelector("output").replaceChildren(word(told));
+}
+
+/** Both sides as lines that everything adds to; a block stands beside its line. */
+function drawMap() {
+  const link = (step, stage, text, kind = "") => make("a", {class: kind, href: address({step, at: stage.at, head: 0}),
+    "aria-label": kind === "add" ? titleOf(stage) : null,
+    "aria-current": here.step === step && here.at === stage.at ? "location" : null}, text);
+  const side = (title, step, stages, ending) => {
+    const items = new Map();  // a block with its norms and its sum is one item
+    for (const stage of stages) {
+      const block = stage.at.split(".").slice(0, 2).join(".");
+      if (!items.has(block)) items.set(block, []);
+      const name = stage.kind === "norm" ? "norm" : TITLES[topicOf(stage)].replace("Encoder self", "Self").replace(" and ", " + ");
+      const kind = {"cross-attention": "cross"}[stage.look] ?? "";
+      items.get(block).push(stage.kind === "residual" ? link(step, stage, "+", "add") : link(step, stage, name, kind), " ");
+    }
+    let layer;
+    const lines = [...items].flatMap(([block, parts]) => {
+      const [, number] = block.split(".");
+      const heading = number !== layer && number !== undefined && hasManyLayers() ? [make("li", {class: "layer"}, `layer ${number}`)] : [];
+      layer = number;
+      return [...heading, make("li", {}, ...parts)];
+    });
+    return [make("h2", {}, title), make("ol", {}, ...lines, make("li", {}, ending))];
+  };
+  const step = Math.max(here.step, 1);
+  const {stages, head} = walk().steps[step - 1];
+  const memory = make("span", {class: "memory"}, "= memory");
+  element("lines").replaceChildren(...side("Encoder", 0, walk().encoder, memory),
+                                   ...side(`Decoder, step ${step}`, step, stages, link(step, head, "Dense head")));
+  drawArrows(memory);
+  const now = element("lines").querySelector("[aria-current]");
+  const map = element("map");
+  if (now && map.scrollHeight > map.clientHeight) map.scrollTop = now.offsetTop - map.clientHeight / 2;
+}
+
+/** From the memory to every cross-attention, which takes its K and V there. */
+function drawArrows(memory) {
+  const lines = element("lines");
+  const frame = lines.getBoundingClientRect();
+  if (!frame.width) return;  // closed
+  const edge = (box) => {
+    const {right, top, height} = box.getBoundingClientRect();
+    return [right - frame.left, top - frame.top + height / 2];
+  };
+  const shape = (tag, attributes) => {
+    const part = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) part.setAttribute(name, value);
+    return part;
+  };
+  const drawing = shape("svg", {"aria-hidden": "true"});
+  const [x, y] = edge(memory);
+  const far = frame.width - 4;
+  for (const box of lines.querySelectorAll("a.cross")) {
+    const [right, middle] = edge(box);
+    drawing.append(shape("path", {d: `M${x} ${y}H${far}V${middle}H${right + 8}`}),
+                   shape("path", {class: "tip", d: `M${right + 1} ${middle}l8 -5v10z`}));
+  }
+  lines.append(drawing);
+}
+
+function drawSection() {
+  const {step, stage} = current();
+  const places = placesOf(walk());
+  const number = places.findIndex((place) => place.step === step && place.stage === stage);
+  const turn = (by, text) => {
+    const place = places[number + by];
+    return make("button", {type: "button", disabled: !place, class: by > 0 ? "next" : "previous",
+      onclick: () => go({step: place.step, at: place.stage.at, head: 0}, true)},
+      place && by > 0 ? `${text}: ${titleOf(place.stage).toLowerCase()} →` : text);
+  };
+  element("section").replaceChildren(
+    make("h2", {}, `${step === 0 ? "Encoder" : `Step ${step}`}: ${titleOf(stage)}`),
+    make("p", {class: "lead"}, word(stage.sentence), ". ", make("span", {class: "quiet"}, EXPLANATIONS[topicOf(stage)])),
+    make("div", {class: "buttons"}, turn(-1, "← back"), turn(1, "next")),
+    ...sections[stage.kind](step, stage));
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, select, table, .terms")) return;
+  if (event.key === "ArrowLeft" && here.step > 0) go({step: here.step - 1});
+  if (event.key === "ArrowRight" && here.step < walk().steps.length) go({step: here.step + 1});
+});
+element("map").open = matchMedia("(min-width: 900px)").matches;
+element("map").addEventListener("toggle", drawMap);
+addEventListener("resize", () => { if (matchMedia("(min-width: 900px)").matches) element("map").open = true; drawMap(); });
+addEventListener("hashchange", () => { readAddress(); draw(); });
+readAddress();
+document.fonts.load("16px page-font").finally(draw);

@@ -1,0 +1,203 @@
+"""What a page knows of walk-throughs: the words as JSON, the numbers as one row of floats."""
+
+import base64
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from minitransformer.explain.narration import sentence_of
+from minitransformer.explain.stages import (
+    AttentionStage,
+    EmbeddingStage,
+    FeedForwardStage,
+    NormStage,
+    ResidualStage,
+    Stage,
+)
+from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
+from minitransformer.explain.walkthrough_files import MOST_PARAMETERS, stage_kind
+from minitransformer.model.layers import FeedForward, MultiHeadAttention
+from minitransformer.model.transformer import Transformer
+from minitransformer.weights import model_tensors
+
+KEYS = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ff"}
+
+
+class Numbers:
+    """Every number of a page, each tensor once; a reference is its place and its shape."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.places: dict[bytes, list[int]] = {}
+        self.length = 0
+
+    def add(self, tensor: Tensor) -> list[int]:
+        values = tensor.detach().cpu().to(torch.float32).contiguous().numpy().astype("<f4")
+        content = values.tobytes()
+        name = hashlib.sha256(repr(values.shape).encode() + content).digest()
+        if name not in self.places:
+            self.places[name] = [self.length, *values.shape]
+            self.parts.append(content)
+            self.length += values.size
+        return self.places[name]
+
+    def encoded(self) -> str:
+        return base64.b64encode(b"".join(self.parts)).decode("ascii")
+
+
+def walk_data(walk: Walkthrough, numbers: Numbers, checkpoint: str) -> dict[str, Any]:
+    """A walk-through, its tensors replaced by references."""
+    teller = StageTeller(walk, numbers)
+    encoder = [teller.stage(0, stage) for stage in walk.encoder]
+    return {
+        "text": walk.text,
+        "translation": walk.translation,
+        "checkpoint": checkpoint,
+        "is_finished": walk.is_finished,
+        "source": walk.source,
+        "encoder": encoder,
+        "steps": [teller.step(step) for step in walk.steps],
+    }
+
+
+def has_few_parameters(model: Transformer) -> bool:
+    """May a page hold the weights, too, so that projections can be taken apart?"""
+    return sum(each.numel() for each in model_tensors(model).values()) <= MOST_PARAMETERS
+
+
+class StageTeller:
+    """Goes from stage to stage, and adds to each what it was computed from."""
+
+    def __init__(self, walk: Walkthrough, numbers: Numbers) -> None:
+        self.model, self.numbers = walk.model, numbers
+        self.names = walk.tokenizer.target.tokens
+        self.is_small = has_few_parameters(walk.model)
+        self.stream: list[int] = []  # the line everything adds to
+        self.input: list[int] = []  # what a block reads: the stream, or its norm
+        self.memory: list[int] = []
+
+    def step(self, step: DecodingStep) -> dict[str, Any]:
+        if step.number == 1:
+            self.memory = self.stream
+        return {
+            "number": step.number,
+            "fed": step.fed,
+            "produced": step.produced,
+            "probability": step.probability,
+            "is_forced": step.is_forced,
+            "expected": step.expected or None,
+            "why": step.why,
+            "stages": [self.stage(step.number, stage) for stage in step.stages],
+            "head": self.head(step),
+        }
+
+    def stage(self, step: int, stage: Stage) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "kind": stage_kind(stage),
+            "at": key_of(stage.path),
+            "path": stage.path,
+            "sentence": sentence_of(step, stage),
+            "input": self.input,
+            **self.linears(stage.path),
+        }
+        for name, tensor in self.tensors(step, stage).items():
+            data[name] = self.numbers.add(tensor)
+        if isinstance(stage, EmbeddingStage):
+            data["ids"] = stage.ids
+        if isinstance(stage, AttentionStage):
+            is_cross = stage.look == "cross-attention"
+            data["memory"] = self.memory if is_cross else None
+            data["look"] = stage.look
+            data["hidden_keys"] = [n for n, may in enumerate(stage.allowed[0].tolist()) if not may]
+        self.follow(stage, data)
+        return data
+
+    def tensors(self, step: int, stage: Stage) -> dict[str, Tensor]:
+        """The tensors of a stage that a page cannot put together from others."""
+        found = {name: each for name, each in vars(stage).items() if isinstance(each, Tensor)}
+        if isinstance(stage, AttentionStage):
+            del found["scaled"], found["allowed"]
+            if step > 1:  # earlier steps have the keys and values, all but a new token's
+                new = slice(0, 0) if stage.look == "cross-attention" else slice(-1, None)
+                found["key"], found["value"] = stage.key[:, new], stage.value[:, new]
+        if isinstance(stage, FeedForwardStage):
+            block = self.model.get_submodule(stage.path)
+            if getattr(block, "activation", None) is functional.relu:
+                del found["hidden"]
+        return found
+
+    def follow(self, stage: Stage, data: dict[str, Any]) -> None:
+        """Keep the line that the next stage begins from."""
+        match stage:
+            case NormStage():
+                self.input = data["after"]
+                if not stage.path.endswith("pre_norm"):
+                    self.stream = data["after"]
+            case ResidualStage():
+                self.stream = self.input = data["total"]
+            case EmbeddingStage():
+                self.stream = self.input = data["output"]
+
+    def linears(self, path: str) -> dict[str, Any]:
+        """The matrices of a block by name, each with its bias, and how it is to be used."""
+        block = self.model.get_submodule(path)
+        known: dict[str, Any] = {}
+        if isinstance(block, MultiHeadAttention):
+            known["scale"] = block.scale_scores
+            known["turns"] = self.model.rotary and path.endswith("self_attention")
+            known["has_output"] = block.output is not None
+        if isinstance(block, FeedForward):
+            known["activation"] = block.activation.__name__
+        if isinstance(block, nn.LayerNorm):
+            known["epsilon"] = block.eps
+        if self.is_small:
+            is_one = isinstance(block, nn.LayerNorm | nn.Linear)
+            children = {"own": block} if is_one else dict(block.named_children())
+            known["matrices"] = {name: self.pair(child) for name, child in children.items()}
+
+        return known
+
+    def pair(self, module: nn.Module) -> list[list[int] | None]:
+        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        return [None if each is None else self.numbers.add(each) for each in (weight, bias)]
+
+    def head(self, step: DecodingStep) -> dict[str, Any]:
+        """The dense head: every word's logit in a small model, else those of the candidates."""
+        head = step.head
+        ids = [each.id for each in step.candidates]
+        ids += [step.produced_id] * (step.produced_id not in ids)
+        shown = sorted(range(len(head.logits)), key=lambda id: -float(head.logits[id]))
+        shown = shown if self.is_small else ids
+        return {
+            "kind": "head",
+            "at": "head",
+            "path": "head",
+            "sentence": f"Feed the latest embedding of {step.fed} to a dense network to produce "
+            + step.produced,
+            "tokens": [self.names[id] for id in shown],
+            "ids": shown,
+            "vocabulary": len(head.logits),
+            "state": self.numbers.add(head.state),
+            "logits": self.numbers.add(head.logits[shown]),
+            "probabilities": self.numbers.add(head.probabilities[shown]),
+            # The sum that a softmax divides by, also where most of its terms are not here.
+            "total": float(np.exp(head.logits.double().cpu().numpy()).sum()),
+            "candidates": ids,
+            **self.linears("head"),
+        }
+
+
+def key_of(path: str) -> str:
+    """A stage's short name in an address: embedding, self.0, self.0.add, cross.1.norm, norm."""
+    parts = path.split(".")
+    if len(parts) < 4:
+        return parts[-1]
+    block, *inside = parts[3:]
+    name = f"{KEYS[block.removesuffix('_residual')]}.{parts[2]}"
+    if not block.endswith("_residual"):
+        return name
+    return f"{name}.norm" if inside else f"{name}.add"

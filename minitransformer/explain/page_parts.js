@@ -1,0 +1,220 @@
+// The parts that a page is made of: matrices whose numbers can be asked, bars, pictures to save.
+"use strict";
+
+const MOST_AT_ONCE = 700;  // cells that are drawn at once; a larger matrix waits until it is opened
+const DENSE = 14;  // columns beyond which weights are shown as colours alone
+let digits = page.precision;
+
+/** An element with attributes and children; texts are never read as markup. */
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child != null));
+  return element;
+}
+
+/** A number as it is shown, without a minus zero. */
+function shown(value, places = digits) {
+  const text = value.toFixed(places);
+  return Number(text) === 0 ? text.replace("-", "") : text;
+}
+
+/** A word in whatever direction its script runs. */
+const word = (text) => make("bdi", {dir: "auto"}, text);
+
+/**
+ * A matrix as a grid that is walked with the arrow keys.
+ * rows, columns: words; value(row, column); explain(row, column): the sum behind a number;
+ * kind: "share" for weights from 0 to 1, "signed" for all others.
+ */
+function matrix({name, about = "", rows, columns, value, explain, kind = "signed", isHidden = () => false,
+                 now = -1, file, mostAtOnce = MOST_AT_ONCE}) {
+  const size = rows.length * columns.length;
+  const figure = make("figure", {"data-matrix": name});
+  const tools = make("figcaption", {}, make("b", {}, name), make("span", {class: "quiet"}, about),
+    make("button", {type: "button", onclick: (event) => copy(event.target, csv(rows, columns, value, isHidden)),
+                    "aria-label": `copy CSV of ${name}`}, "copy CSV"),
+    make("button", {type: "button", onclick: () => save(`${file || name}.svg`, svg({name, rows, columns, value, kind, isHidden})),
+                    "aria-label": `save SVG of ${name}`}, "save SVG"));
+  const draw = () => make("div", {class: "scroll"}, grid({name, rows, columns, value, explain, kind, isHidden, now}));
+  if (size <= mostAtOnce) {
+    figure.append(tools, draw());
+  } else {
+    const box = make("details", {class: "matrix"}, make("summary", {}, `${name}: ${rows.length} × ${columns.length} numbers`));
+    box.addEventListener("toggle", () => { if (box.open && box.children.length === 1) box.append(tools, draw()); });
+    figure.append(box);
+  }
+  return figure;
+}
+
+function largestOf(rows, columns, value, isHidden) {
+  let largest = 1e-9;
+  rows.forEach((_, row) => columns.forEach((_, column) => {
+    if (!isHidden(row, column)) largest = Math.max(largest, Math.abs(value(row, column)));
+  }));
+  return largest;
+}
+
+function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
+  const largest = kind === "share" ? 1 : largestOf(rows, columns, value, isHidden);
+  // Many columns show their colours alone; each number is a click away.
+  const dense = kind === "share" && columns.length > DENSE ? " dense" : "";
+  const table = make("table", {class: `grid${dense}`, role: "grid", "aria-label": name});
+  table.append(make("thead", {}, make("tr", {}, make("td", {class: "corner", role: "presentation"}),
+    ...columns.map((column) => make("th", {scope: "col"}, word(column))))));
+  const body = make("tbody");
+  rows.forEach((label, row) => {
+    const line = make("tr", {class: row === now ? "now" : null}, make("th", {scope: "row"}, word(label)));
+    columns.forEach((_, column) => {
+      const cell = make("td", {tabindex: "-1"});
+      if (isHidden(row, column)) {
+        cell.className = "masked";
+        cell.setAttribute("aria-label", "may not be looked at");
+      } else {
+        const number = value(row, column);
+        cell.textContent = shown(number);
+        if (number < 0) cell.className = "minus";
+        cell.style.setProperty("--share", `${(100 * Math.abs(number) / largest).toFixed(1)}%`);
+      }
+      line.append(cell);
+    });
+    body.append(line);
+  });
+  table.append(body);
+  const place = (cell) => [cell.parentNode.rowIndex - 1, cell.cellIndex - 1];
+  const cellAt = (row, column) => body.rows[row]?.cells[column + 1];
+  const choose = (cell) => {
+    for (const other of table.querySelectorAll("td[tabindex='0']")) other.tabIndex = -1;
+    cell.tabIndex = 0;
+    for (const other of document.querySelectorAll("td[aria-selected]")) other.removeAttribute("aria-selected");
+    cell.setAttribute("aria-selected", "true");
+    const [row, column] = place(cell);
+    showSum(isHidden(row, column) ? {title: "This token may not be looked at: its score is taken as −∞, its weight is 0."}
+      : explain(row, column), isHidden(row, column) ? null : value(row, column));
+  };
+  const first = body.querySelector("td");
+  if (first) first.tabIndex = 0;
+  body.addEventListener("focusin", (event) => { const cell = event.target.closest("td"); if (cell) choose(cell); });
+  body.addEventListener("click", (event) => { const cell = event.target.closest("td"); if (cell) cell.focus({preventScroll: true}); });
+  body.addEventListener("keydown", (event) => {
+    const moves = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
+    const cell = event.target.closest("td");
+    if (!cell || !moves[event.key]) return;
+    const [row, column] = place(cell);
+    const next = cellAt(row + moves[event.key][0], column + moves[event.key][1]);
+    if (next && next.cellIndex > 0) next.focus();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  return table;
+}
+
+/** What is left between shown terms and their shown total, because each is rounded by itself. */
+function rounding(texts, totalText) {
+  const unit = 10 ** digits;
+  const whole = (text) => Math.round(Number(text) * unit);
+  return (whole(totalText) - texts.reduce((sum, text) => sum + whole(text), 0)) / unit;
+}
+
+/** Show how a number came about: its terms, their total, and what rounding leaves open. */
+function showSum(sum, number) {
+  const panel = document.getElementById("sum");
+  panel.replaceChildren(make("p", {}, make("b", {}, word(sum.title))));
+  if (sum.facts) panel.append(factTable(sum.facts));
+  if (sum.terms) panel.append(termTable(sum));
+  if (sum.formula) {
+    const [first, ...rest] = sum.formula;
+    panel.append(make("p", {}, [shown(first), ...rest].join(" ")));
+  }
+  if (sum.note) panel.append(make("p", {class: "quiet"}, sum.note));
+  if (number != null) {
+    const share = sum.share ? `${shown(sum.share[0])} / ${shown(sum.share[1])} = ` : "= ";
+    panel.append(make("p", {class: "result", "data-value": number}, share, make("b", {}, shown(number))));
+  }
+}
+
+const factTable = (facts) => make("table", {}, make("tbody", {}, ...facts.map(([name, value]) =>
+  make("tr", {}, make("th", {scope: "row"}, name), make("td", {}, shown(value))))));
+
+function termTable({terms, value}) {
+  const line = (term) => {
+    const steps = term.factors ? term.factors.map((factor) => shown(factor)).join(" × ") : `e^${shown(term.power)}`;
+    return make("tr", {}, make("th", {scope: "row"}, word(term.name)), make("td", {}, steps),
+                make("td", {class: "term"}, shown(term.value)));
+  };
+  const body = make("tbody", {}, ...terms.map(line));
+  const rest = rounding(terms.map((term) => shown(term.value)), shown(value));
+  if (Math.abs(rest) > 10 ** -(digits + 2)) {
+    body.append(make("tr", {}, make("th", {scope: "row"}, "rounding"), make("td"), make("td", {class: "term"}, shown(rest))));
+  }
+  body.append(make("tr", {class: "total"}, make("th", {scope: "row"}, "sum"), make("td"), make("td", {class: "term-total"}, shown(value))));
+  return make("div", {class: "terms", tabindex: "0", role: "group", "aria-label": "terms"}, make("table", {}, body));
+}
+
+function csv(rows, columns, value, isHidden) {
+  const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
+  const lines = [["", ...columns].map(quoted).join(",")];
+  rows.forEach((label, row) => lines.push([quoted(label),
+    ...columns.map((_, column) => (isHidden(row, column) ? "" : value(row, column)))].join(",")));
+  return lines.join("\n") + "\n";
+}
+
+async function copy(button, text) {
+  let done = "copied";
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {  // a page from a file may not write there in every browser
+    const field = make("textarea", {"aria-hidden": "true"});
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    done = document.execCommand("copy") ? "copied" : "not allowed";
+    field.remove();
+  }
+  button.textContent = done;
+  setTimeout(() => { button.textContent = "copy CSV"; }, 1500);
+}
+
+function save(name, text) {
+  const link = make("a", {download: name, href: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`});
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+/** The matrix as a picture of its own. */
+function svg({name, rows, columns, value, kind, isHidden}) {
+  const clean = (text) => String(text).replace(/[&<>"]/g, (letter) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}[letter]));
+  const [cell, high, left] = [52, 22, 120];
+  const isTurned = columns.some((column) => column.length > 6);
+  const top = isTurned ? 110 : 50;
+  const largest = kind === "share" ? 1 : largestOf(rows, columns, value, isHidden);
+  const parts = [];
+  columns.forEach((column, place) => {
+    const [x, y] = [left + place * cell + cell / 2, top - 6];
+    parts.push(isTurned ? `<text transform="translate(${x + 4} ${y}) rotate(-90)">${clean(column)}</text>`
+      : `<text x="${x}" y="${y}" text-anchor="middle">${clean(column)}</text>`);
+  });
+  rows.forEach((row, r) => {
+    const y = top + r * high;
+    parts.push(`<text x="${left - 6}" y="${y + 15}" text-anchor="end">${clean(row)}</text>`);
+    columns.forEach((_, c) => {
+      const x = left + c * cell;
+      const number = value(r, c);
+      const share = Math.abs(number) / largest;
+      const end = number < 0 ? [240, 128, 106] : [76, 155, 232];
+      const mixed = [242, 245, 250].map((part, n) => Math.round(part + (end[n] - part) * share));
+      const fill = isHidden(r, c) ? "#c3c9d1" : `rgb(${mixed.join(" ")})`;
+      parts.push(`<rect x="${x}" y="${y}" width="${cell - 1}" height="${high - 1}" fill="${fill}"/>`);
+      if (!isHidden(r, c)) parts.push(`<text x="${x + cell / 2}" y="${y + 15}" text-anchor="middle">${shown(number)}</text>`);
+    });
+  });
+  const [width, height] = [left + columns.length * cell + 8, top + rows.length * high + 8];
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" `
+    + `font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="#fff"/>`
+    + `<text x="8" y="18" font-size="14">${clean(name)}</text>${parts.join("")}</svg>`;
+}

@@ -1,0 +1,199 @@
+"""The page: every number of a walk-through in one file that fetches nothing."""
+
+import base64
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from fontTools.ttLib import TTFont
+
+from minitransformer.decoding import Translator
+from minitransformer.explain.page import page_html
+from minitransformer.explain.page_data import key_of
+from minitransformer.explain.walkthrough import walk_through
+from minitransformer.explain.walkthrough_files import as_json
+from tests.processes import run
+from tests.small_runs import translator_for
+from tests.test_walkthrough import SENTENCE, SHAPES, every_shape
+
+DERIVED = {"scaled", "allowed", "hidden"}  # that the page makes of others
+
+
+def script(page: str, name: str) -> str:
+    [content] = re.findall(rf'<script type="[^"]+" id="{name}">(.*?)</script>', page, re.DOTALL)
+    return content
+
+
+def read_page(page: str) -> tuple[dict, np.ndarray]:
+    data = json.loads(script(page, "page-data"))
+    return data, np.frombuffer(base64.b64decode(script(page, "page-numbers")), dtype="<f4")
+
+
+def numbers_of(reference: list[int], floats: np.ndarray) -> np.ndarray:
+    place, *shape = reference
+    return floats[place : place + int(np.prod(shape))].reshape(shape)
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    return {
+        name: walk_through(
+            translator_for(folder / name, *changes, "model.max_length=12", "data.limit=0"), SENTENCE
+        )
+        for name, changes in SHAPES.items()
+    }
+
+
+@every_shape
+def test_the_page_holds_every_number_of_the_json(shape, walks):
+    data, floats = read_page(page_html({"step 1": [walks[shape]]}, 3))
+    [[ours]] = data["walks"]
+    [expected] = as_json([walks[shape]])["walkthroughs"]
+    compared = 0
+    pairs = list(zip(ours["encoder"], expected["encoder"], strict=True))
+    for step, other in zip(ours["steps"], expected["steps"], strict=True):
+        pairs += zip([*step["stages"], step["head"]], other["stages"], strict=True)
+        assert step["probability"] == other["produced"]["probability"]
+        assert step["why"] == other["why"]
+        assert (step["fed"], step["produced"]) == (
+            other["fed"]["token"],
+            other["produced"]["token"],
+        )
+    for stage, other in pairs:
+        assert (stage["kind"], stage["path"]) == (other["kind"], other["path"])
+        for name, values in other.items():
+            is_matrix = isinstance(values, list) and values and isinstance(values[0], list | float)
+            if not is_matrix or name in DERIVED:
+                continue
+            shown, wanted = numbers_of(stage[name], floats), np.array(values, dtype=np.float32)
+            if name in ("key", "value"):
+                wanted = wanted[:, wanted.shape[1] - shown.shape[1] :]  # the new token's
+            if stage["kind"] == "head" and name != "state":
+                wanted = wanted[stage["ids"]]
+            assert np.array_equal(shown, wanted), (stage["path"], name)
+            compared += shown.size
+    assert compared > 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("encoder.embedding", "embedding"),
+        ("encoder.layers.0.self_attention", "self.0"),
+        ("decoder.layers.1.self_attention_residual", "self.1.add"),
+        ("decoder.layers.1.cross_attention_residual.pre_norm", "cross.1.norm"),
+        ("decoder.layers.0.feed_forward", "ff.0"),
+        ("decoder.norm", "norm"),
+        ("head", "head"),
+    ],
+)
+def test_a_place_has_a_short_address(path, key):
+    assert key_of(path) == key
+
+
+def test_nothing_in_the_page_leads_out_of_it(walks):
+    page = page_html({"step 1": [walks["tiny"]]}, 3)
+    assert set(re.findall(r"https?://[\w./]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in page
+    assert not re.search(r"<(img|link|iframe)(?![^>]*data:)", page)
+
+
+def test_no_sentence_breaks_out_of_the_page(tmp_path):
+    translator = translator_for(tmp_path / "run", "data.limit=0")
+    text = "I go </script><b>home</b> {{style}}"
+    page = page_html({"step 1": [walk_through(translator, text)]}, 3)
+    assert read_page(page)[0]["sentences"] == [text]
+    assert "<b>home" not in page
+    assert page.count("</script>") == 3
+    assert "<title>I go &lt;/script&gt;" in page
+
+
+def embedded_letters(page: str) -> set[int]:
+    fonts = re.findall(r"data:font/woff;base64,([^)]+)\)", page)
+    return {
+        code for font in fonts for code in TTFont(io.BytesIO(base64.b64decode(font))).getBestCmap()
+    }
+
+
+def test_bangla_brings_its_letters_along_and_english_none(tiny_bn, walks):
+    walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
+    page = page_html({"step 600": [walk]}, 3)
+    assert {ord(letter) for letter in "আমি স্কুলে যাই" if letter != " "} <= embedded_letters(page)
+    assert len(page) < 450_000
+    assert "page-font," in page
+    english = page_html({"step 1": [walks["tiny"]]}, 3)
+    assert embedded_letters(english) == set()
+    assert "page-font," not in english
+
+
+def test_without_javascript_there_is_a_text(tiny_bn):
+    page = page_html({"": [walk_through(Translator.load(tiny_bn.path), "I go to school")]}, 3)
+    [text] = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
+    assert "Step 4" in text
+    assert "স্কুলে" in text
+    assert "&lt;EOS&gt;" in text
+
+
+def test_a_long_sentence_in_a_deep_model_stays_below_5_mb(tmp_path):
+    translator = translator_for(
+        tmp_path / "run", "model.d_model=128", "model.num_heads=4", "model.num_encoder_layers=4",
+        "model.num_decoder_layers=4", "model.d_ff=256", "model.norm=pre", "model.bias=true",
+        "model.attention_output=true", "data.limit=0", "model.max_length=40",
+    )  # fmt: skip
+    walk = walk_through(translator, " ".join([SENTENCE, "and the children live in a house"] * 4))
+    assert len(walk.source) == len(walk.steps) == 40
+    page = page_html({"step 1": [walk]}, 3)
+    assert len(page.encode()) < 5_000_000
+    [[told]] = read_page(page)[0]["walks"]
+    assert all("matrices" not in stage for stage in told["encoder"])  # more than 100,000 parameters
+
+
+def test_the_command_writes_pages(tiny_bn, tmp_path):
+    told = run("translate.py", "--run", tiny_bn.path, "--walkthrough", "out.html", "--checkpoint",
+               "all", "I go to school", "You eat fish", folder=tmp_path)  # fmt: skip
+    assert (told.code, told.out, told.err) == (0, "", "wrote out.html\n")
+    data, _ = read_page((tmp_path / "out.html").read_text(encoding="utf-8"))
+    assert data["checkpoints"] == ["step 525", "step 600"]
+    assert data["sentences"] == ["I go to school", "You eat fish"]
+    for walks in data["walks"]:
+        assert [walk["translation"] for walk in walks] == ["আমি স্কুলে যাই", "তুমি মাছ খাও"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--checkpoint", "all", "Go"], "--checkpoint all goes with --walkthrough FILE.html"),
+        (["--walkthrough", "a.json", "--checkpoint", "all", "Go"], "--checkpoint all goes with"),
+        (["--walkthrough", "a.htm", "I go"], "written as one of .html, .json, .md"),
+        (["--walkthrough", "a.html"], "name a sentence to walk through"),
+        (["--walkthrough", "a.html", "--full", "Go"], "--full is for the terminal"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(tiny_bn, tmp_path, arguments, complaint):
+    told = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
+    assert told.code == 2
+    assert complaint in told.err.splitlines()[-1]
+
+
+def test_worked_examples_have_pages(tmp_path):
+    command = "minitransformer/explain/worked/__main__.py"
+    told = run(command, "lets-go", "--html", "one.html", folder=tmp_path)
+    assert (told.code, told.out) == (0, "wrote one.html\n")
+    one = (tmp_path / "one.html").read_text(encoding="utf-8")
+    listed = json.loads(run(command, "lets-go", "--json", folder=tmp_path).out)
+    cells = re.findall(r'<td class="(\w*)" title="[^"]*">([^<]*)', one)
+    printed = [value for step in listed["steps"] for value in step["printed"]]
+    assert [text for _, text in cells] == [value["printed"] for value in printed]
+    wrong = [value for value in printed if value["verdict"] == "errata_origin"]
+    assert [kind for kind, _ in cells].count("wrong") == len(wrong) > 0
+    assert all(slip["right"][0] in one for slip in listed["slips"])
+    told = run(command, "--html", "all.html", folder=tmp_path)
+    assert told.code == 0
+    page = (tmp_path / "all.html").read_text(encoding="utf-8")
+    links = re.findall(r'href="#([\w.-]+)"', page)
+    assert len(links) == 19
+    assert all(f'<section class="sheet" id="{name}">' in page for name in links)
+    assert "http" not in page.replace("http-equiv", "")

@@ -1,0 +1,335 @@
+"""The page in a real browser: clicked through, read out, checked against the JSON."""
+
+import json
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from minitransformer.decoding import Translator
+from minitransformer.explain.page import write_page
+from minitransformer.explain.walkthrough import walk_through
+from minitransformer.explain.walkthrough_files import as_json
+from tests.browser import AXE, browser  # noqa: F401 - a fixture
+from tests.processes import run
+from tests.small_runs import translator_for
+from tests.test_walkthrough import SHAPES
+
+pytestmark = pytest.mark.slow
+SENTENCES = ("I go to school", "My brother goes to school")
+DIGITS = 6
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, tiny_bn):
+    """A page with two sentences and two checkpoints, and one for every shape of model."""
+    folder = tmp_path_factory.mktemp("pages")
+    translator = Translator.load(tiny_bn.path)
+    earlier = Translator.load(tiny_bn.path, checkpoint=525)
+    walks = {
+        name: [walk_through(each, text) for text in SENTENCES]
+        for name, each in (("step 525", earlier), ("step 600", translator))
+    }
+    write_page(folder / "bangla.html", walks, 3)
+    expected = {"bangla": as_json(walks["step 600"])}
+    for name, changes in SHAPES.items():
+        other = translator_for(
+            folder / "runs" / name, *changes, "model.max_length=12", "data.limit=0"
+        )
+        walk = walk_through(other, "I go home")
+        write_page(folder / f"{name}.html", {"step 1": [walk]}, DIGITS)
+        expected[name] = as_json([walk])
+    return folder, expected
+
+
+@pytest.fixture
+def open_page(pages, browser):  # noqa: F811
+    """Opens a page; whatever it says on the console or asks the network for is a failure."""
+    troubles, opened = [], []
+
+    def opener(name: str, place: str = "", width: int = 1280, height: int = 900, **options):
+        page = browser.new_page(viewport={"width": width, "height": height}, **options)
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: request.url.startswith(("file:", "data:"))
+                or troubles.append(request.url))  # fmt: skip
+        page.goto(f"file://{pages[0]}/{name}.html{place}")
+        page.locator("main h2").wait_for()
+        opened.append(page)
+        return page
+
+    yield opener
+    for page in opened:
+        page.close()
+    assert troubles == []
+
+
+def matrix_texts(page, name: str) -> list[list[str]]:
+    rows = page.locator(f"[data-matrix='{name}'] tbody tr")
+    return rows.evaluate_all("rows => rows.map(row => [...row.querySelectorAll('td')]"
+                             ".map(cell => cell.textContent))")  # fmt: skip
+
+
+def test_slider_buttons_and_keys_go_through_the_steps(open_page):
+    page = open_page("bangla")
+    told = page.locator("#steps output")
+    assert "the encoder reads the source" in told.inner_text()
+    page.get_by_role("button", name="step →").click()
+    assert "step 1 of 4" in told.inner_text()
+    assert "“আমি” comes out" in told.inner_text()
+    page.locator("main").focus()
+    page.keyboard.press("ArrowRight")
+    assert "step 2 of 4" in told.inner_text()
+    slider = page.get_by_role("slider", name="Decoding step")
+    slider.fill("4")
+    assert "“<EOS>” comes out" in told.inner_text()
+    page.keyboard.press("Escape")
+    page.locator("main").focus()
+    page.keyboard.press("ArrowLeft")
+    assert "step 3 of 4" in told.inner_text()
+    assert "step=3" in page.url
+    assert page.locator("#strip [aria-current]").inner_text() == "যাই"
+
+
+def test_a_step_can_be_linked(open_page):
+    page = open_page("bangla", "#step=2&at=cross&sentence=2&checkpoint=1")
+    assert page.locator("main h2").inner_text() == "Step 2: Cross-attention"
+    assert page.locator("h1").inner_text().startswith("My brother goes to school →")
+    assert "step 525" in page.locator("#choices").inner_text()
+    assert page.locator("#map a[aria-current]").inner_text() == "Cross-attention"
+    other = open_page("bangla", page.url[page.url.index("#") :])
+    assert other.locator("main").inner_text() == page.locator("main").inner_text()
+    wild = open_page("bangla", "#step=99&at=nowhere&sentence=x&checkpoint=-3&head=7")
+    assert wild.locator("main h2").inner_text().startswith("Step 4")
+
+
+def test_next_walks_through_everything_in_order(open_page):
+    page = open_page("bangla")
+    seen = [page.locator("main h2").inner_text()]
+    while page.locator("button.next").is_enabled():
+        page.locator("button.next").click()
+        seen.append(page.locator("main h2").inner_text())
+        assert len(page.locator("main .lead").inner_text()) > 40
+    steps = ["Embedding and position", "Masked self-attention", "Add self-attention",
+             "Cross-attention", "Add cross-attention", "Dense head"]  # fmt: skip
+    assert seen == [
+        "Encoder: Embedding and position", "Encoder: Encoder self-attention",
+        "Encoder: Add self-attention",
+        *(f"Step {number}: {name}" for number in (1, 2, 3, 4) for name in steps),
+    ]  # fmt: skip
+
+
+def test_sentences_and_checkpoints_are_chosen(open_page, pages):
+    page = open_page("bangla", "#step=1&at=cross")
+    assert "আমি" in page.locator("h1").inner_text()
+    page.get_by_label("Digits after the point").select_option("6")
+    before = matrix_texts(page, "weights")
+    page.get_by_label("training step").fill("0")
+    assert "checkpoint=1" in page.url
+    assert matrix_texts(page, "weights") != before
+    page.get_by_label("Sentence").select_option("1")
+    assert "আমার ভাই" in page.locator("h1").inner_text()
+
+
+def test_bangla_is_text_and_is_drawn_by_the_font_of_the_page(open_page):
+    page = open_page("bangla", "#step=2&at=cross")
+    assert page.get_by_text("আমি → স্কুলে").count() == 1
+    assert page.evaluate("document.fonts.check('16px page-font', 'স্কুলে')")
+    assert page.evaluate("[...document.fonts].map(font => font.status)") == ["loaded"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("place", ["#step=0&at=embedding", "#step=2&at=cross", "#step=3&at=head"])
+@pytest.mark.parametrize("name", ["bangla", "pre-norm"])
+def test_the_page_never_scrolls_sideways(open_page, name, place, width):
+    page = open_page(name, place, width=width, height=800)
+    cell = page.locator("table.grid tbody td").first
+    cell.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#sum").inner_text()
+
+
+def flat_keys(steps: list[dict], path: str, name: str) -> np.ndarray:
+    """Keys or values of an attention, which the JSON has in the first step that needs them."""
+    values = [stage[name] for step in steps for stage in step["stages"] if stage["path"] == path]
+    return np.array([each for each in values if each is not None][-1])
+
+
+PARTS = {
+    "embedding": {"vectors": "vectors", "positions": "positions", "output": "output"},
+    "norm": {"before": "before", "after": "after"},
+    "residual": {"states": "states", "update": "update", "total": "total"},
+    "feed_forward": {"widened": "widened", "hidden": "hidden", "output": "output"},
+}
+
+
+def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str, np.ndarray]:
+    """What the page should show of a stage, by name."""
+    if stage["kind"] in PARTS:
+        parts = PARTS[stage["kind"]].items()
+        if stage.get("positions", 1) is None:
+            parts = [("vectors", "vectors")]
+        return {name: np.array(stage[field]) for name, field in parts}
+    if stage["kind"] == "head":
+        order = np.argsort(-np.array(stage["logits"]), kind="stable")
+        return {
+            "state": np.array([stage["state"]]),
+            "logits": np.array([stage["logits"]])[:, order],
+        }
+    path, steps = stage["path"], walk["steps"][:step]
+    found = {"Q": np.array(stage["query"])[head], "weights · V": np.array(stage["context"])[head]}
+    for letter, name in (("K", "key"), ("V", "value")):
+        found[letter] = np.array(stage[name])[head] if step == 0 else (
+            flat_keys(steps, path, name)[head]
+        )  # fmt: skip
+    if step == 0:
+        found["weights"] = np.array(stage["weights"])[head]
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_number_and_every_sum_is_that_of_the_json(open_page, pages, shape):
+    [walk] = pages[1][shape]["walkthroughs"]
+    page = open_page(shape)
+    heads = next(len(stage["query"]) for stage in walk["encoder"] if stage["kind"] == "attention")
+    places = [(0, stage) for stage in walk["encoder"]]
+    places += [(step["number"], stage) for step in walk["steps"][:2] for stage in step["stages"]]
+    compared = asked = 0
+    for step, stage in places:
+        head = (compared + step) % heads if stage["kind"] == "attention" else 0
+        if head:
+            page.get_by_role("button", name=f"head {head}", exact=True).click()
+        for details in page.locator("details.matrix:not([open]) summary").all():
+            details.click()
+        for name, wanted in expected_matrices(walk, step, stage, head).items():
+            texts = matrix_texts(page, name)
+            shown = np.array([[float(text) for text in row] for row in texts])
+            assert shown.shape == wanted.shape, (stage["path"], name)
+            assert np.abs(shown - wanted).max() <= 0.5000001 * 10**-DIGITS, (stage["path"], name)
+            compared += shown.size
+            for row, column in {(0, 0), (wanted.shape[0] - 1, wanted.shape[1] - 1)}:
+                rows = page.locator(f"[data-matrix='{name}'] tbody tr")
+                rows.nth(row).locator("td").nth(column).click()
+                asked += check_sum(page, wanted[row, column])
+        page.locator("button.next").click()
+    assert compared > 1000
+    assert asked > 30
+
+
+def check_sum(page, number: float) -> int:
+    """The panel tells this number, and its terms, as they are shown, add up; how many sums."""
+    panel = page.locator("#sum")
+    result = panel.locator(".result")
+    assert float(result.get_attribute("data-value")) == pytest.approx(number, rel=1e-6, abs=1e-9)
+    told = result.inner_text().split("=")[-1]
+    assert float(told) == pytest.approx(number, abs=0.51 * 10**-DIGITS)
+    terms = panel.locator("td.term").all_inner_texts()
+    if not terms:
+        return 0
+    total = panel.locator("td.term-total").inner_text()
+    assert sum(map(Decimal, terms)) == Decimal(total)
+    if "/" not in result.inner_text():  # a softmax's sum is what it divides by
+        assert float(total) == pytest.approx(number, rel=1e-5, abs=3e-6)
+    else:
+        share, whole = result.inner_text().split("=")[0].split("/")
+        assert float(share) / float(whole) == pytest.approx(number, rel=1e-3, abs=1e-5)
+    return 1
+
+
+def test_a_cell_is_reached_with_the_keyboard_and_told(open_page):
+    page = open_page("bangla", "#step=2&at=cross")
+    page.locator("[data-matrix='weights'] td[tabindex='0']").focus()
+    page.keyboard.press("ArrowDown")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("td[aria-selected='true']").inner_text() == "0.989"
+    assert "Weight of school for আমি" in page.locator("#sum").inner_text()
+    page.keyboard.press("ArrowRight")  # the last column: it stays, and no step is taken
+    assert "step 2 of 4" in page.locator("#steps output").inner_text()
+
+
+def test_heads_scores_digits_and_files(open_page, pages):
+    page = open_page("pre-norm", "#step=0&at=self")
+    assert page.get_by_role("button", name="head 0").get_attribute("aria-pressed") == "true"
+    first = matrix_texts(page, "weights")
+    page.get_by_role("button", name="head 1").click()
+    assert "head=1" in page.url
+    assert matrix_texts(page, "weights") != first
+    page.get_by_role("button", name="all").click()
+    assert page.locator(".many figure").count() == 4
+    page.get_by_role("button", name="head 0", exact=True).click()
+    page.get_by_role("button", name="raw scores").click()
+    [stage] = [each for each in pages[1]["pre-norm"]["walkthroughs"][0]["encoder"]
+               if each["path"] == "encoder.layers.0.self_attention"]  # fmt: skip
+    shown = np.array(matrix_texts(page, "raw scores"), dtype=float)
+    assert np.abs(shown - np.array(stage["scores"])[0]).max() < 10**-DIGITS
+    page.get_by_label("Digits after the point").select_option("2")
+    assert len(matrix_texts(page, "raw scores")[0][0].split(".")[1]) == 2
+    with page.expect_download() as download:
+        page.get_by_role("button", name="save SVG of raw scores").click()
+    picture = download.value.path().read_text(encoding="utf-8")
+    assert picture.startswith("<svg")
+    assert ">home</text>" in picture
+
+
+def test_a_matrix_is_copied_as_csv(open_page):
+    page = open_page("bangla", "#step=1&at=cross")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="copy CSV of weights", exact=True).click()
+    page.get_by_text("copied").wait_for()
+    lines = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert lines[0] == '"","I","go","to","school"'
+    assert lines[1].startswith('"<EOS> → আমি",0.99')
+
+
+def test_a_large_model_says_what_is_not_there(browser, tmp_path):  # noqa: F811
+    translator = translator_for(
+        tmp_path / "run", "model.d_model=128", "model.num_heads=4", "model.num_encoder_layers=4",
+        "model.num_decoder_layers=4", "model.d_ff=256", "model.norm=pre", "data.limit=0",
+        "model.attention_output=true", "model.max_length=40",
+    )  # fmt: skip
+    walk = walk_through(translator, " ".join(["My brother has a red car"] * 7))
+    write_page(tmp_path / "large.html", {"step 1": [walk]}, 3)
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"file://{tmp_path}/large.html#step=30&at=cross.3")
+    page.locator("table.grid.dense").wait_for(timeout=2000)  # ready within two seconds
+    for name, told in (("Q", "more than 100,000 parameters"), ("weights · V", "weights times V")):
+        page.locator(f"[data-matrix='{name}'] td[tabindex]").first.click()
+        assert told in page.locator("#sum").inner_text()
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def axe():
+    if not AXE.is_file():
+        pytest.skip("axe-core is not there: npm install axe-core, or name it with AXE_CORE")
+    return AXE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("place", ["#step=0&at=self", "#step=2&at=cross", "#step=3&at=head"])
+def test_nothing_is_in_the_way_of_a_screen_reader(open_page, axe, place, scheme):
+    page = open_page("bangla", place, color_scheme=scheme, bypass_csp=True)
+    page.locator("table.grid tbody td").first.click()
+    assert serious(page, axe) == []
+
+
+def test_worked_pages_are_accessible_and_fit_a_phone(tmp_path, browser, axe):  # noqa: F811
+    command = "minitransformer/explain/worked/__main__.py"
+    assert run(command, "--html", "all.html", folder=tmp_path).code == 0
+    page = browser.new_page(viewport={"width": 390, "height": 800}, bypass_csp=True)
+    page.goto(f"file://{tmp_path}/all.html")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert serious(page, axe) == []
+    page.close()
+
+
+def serious(page, axe: str) -> list[str]:
+    page.add_script_tag(content=axe)
+    found = page.evaluate("axe.run().then(results => JSON.stringify(results.violations))")
+    return [
+        f"{each['id']}: {node['html'][:120]}"
+        for each in json.loads(found)
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"][:3]
+    ]
