@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from fontTools.ttLib import TTFont
 
 from minitransformer.decoding import Translator
@@ -127,6 +128,16 @@ def test_bangla_brings_its_letters_along_and_english_none(tiny_bn, walks):
     english = page_html({"step 1": [walks["tiny"]]}, 3)
     assert embedded_letters(english) == set()
     assert "page-font," not in english
+
+
+def test_scores_too_large_for_powers_are_no_trouble(tmp_path):
+    translator = translator_for(tmp_path / "run", "data.limit=0")
+    with torch.no_grad():
+        translator.model.head.bias.fill_(2000)
+    [[told]] = read_page(page_html({"": [walk_through(translator, SENTENCE)]}, 3))[0]["walks"]
+    head = told["steps"][0]["head"]
+    assert head["shift"] > 1000
+    assert 1 <= head["total"] < 1000
 
 
 def test_without_javascript_there_is_a_text(tiny_bn):

@@ -272,6 +272,23 @@ def test_heads_scores_digits_and_files(open_page, pages):
     assert ">home</text>" in picture
 
 
+def test_the_focus_stays_where_it_was(open_page):
+    page = open_page("pre-norm", "#step=1&at=self")
+
+    def focused() -> str:
+        return page.evaluate("document.activeElement.textContent")
+
+    page.get_by_role("button", name="head 1", exact=True).press("Enter")
+    assert focused() == "head 1"
+    page.get_by_role("button", name="raw scores", exact=True).press("Space")
+    assert focused() == "raw scores"
+    page.locator("#map a.cross").first.press("Enter")
+    page.locator("main h2", has_text="Step 1: Cross-attention, layer 0").wait_for()
+    assert focused() == "Cross-attention"
+    page.locator("button.next").press("Enter")  # what comes next is read from its beginning
+    assert page.evaluate("document.activeElement.id") == "section"
+
+
 def test_a_matrix_is_copied_as_csv(open_page):
     page = open_page("bangla", "#step=1&at=cross")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

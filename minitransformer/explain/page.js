@@ -72,7 +72,9 @@ function go(change, focus = false) {
   if (focus) element("section").focus();
 }
 
+/** Draw everything anew; the focus stays on what it was on. */
 function draw() {
+  const {key} = document.activeElement?.dataset ?? {};
   element("title").textContent = `${walk().text} → ${walk().translation}`;
   drawChoices();
   drawStrip();
@@ -80,6 +82,7 @@ function draw() {
   drawMap();
   drawSection();
   element("sum").replaceChildren(make("p", {class: "quiet"}, "Click any number, or go to it with the keys, and the sum that made it stands here."));
+  if (key) document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({preventScroll: true});
   document.documentElement.style.setProperty("--top", `${document.querySelector(".bar").offsetHeight + 12}px`);
 }
 
@@ -107,18 +110,18 @@ function drawChoices() {
   const precision = make("select", {"aria-label": "Digits after the point", onchange: (event) => {
     digits = Number(event.target.value);
     draw();
-  }}, ...range(7).map((count) => make("option", {value: count}, `${count} digits`)));
+  }}, ...range(10).map((count) => make("option", {value: count}, `${count} digits`)));
   precision.value = digits;
   box.append(precision);
 }
 
 function drawStrip() {
-  const chip = (text, step, kind) => make("a", {class: `token ${kind}`, dir: "auto", href: address({step, at: step ? "cross" : here.at}),
+  const chip = (text, step, kind, place) => make("a", {class: `token ${kind}`, dir: "auto", "data-key": `strip ${step} ${place}`, href: address({step, at: step ? "cross" : here.at}),
     "aria-current": step > 0 && step === here.step ? "step" : null}, text);
   element("strip").replaceChildren(
-    make("span", {}, "source"), make("div", {}, ...walk().source.map((token) => chip(token, 0, ""))),
+    make("span", {}, "source"), make("div", {}, ...walk().source.map((token, place) => chip(token, 0, "", place))),
     make("span", {}, "target"), make("div", {}, ...walk().steps.map((step) =>
-      chip(step.produced, step.number, step.number > here.step ? "later" : ""))));
+      chip(step.produced, step.number, step.number > here.step ? "later" : "", 0))));
   const now = element("strip").querySelector("[aria-current]");
   if (now) element("strip").scrollTop = now.offsetTop - element("strip").offsetTop - 40;
 }
@@ -148,6 +151,7 @@ function drawSteps() {
 /** Both sides as lines that everything adds to; a block stands beside its line. */
 function drawMap() {
   const link = (step, stage, text, kind = "") => make("a", {class: kind, href: address({step, at: stage.at, head: 0}),
+    "data-key": `map ${step > 0} ${stage.at}`,
     "aria-label": kind === "add" ? titleOf(stage) : null,
     "aria-current": here.step === step && here.at === stage.at ? "location" : null}, text);
   const side = (title, step, stages, ending) => {

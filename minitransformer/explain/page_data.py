@@ -4,7 +4,6 @@ import base64
 import hashlib
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,6 +23,7 @@ from minitransformer.model.layers import FeedForward, MultiHeadAttention
 from minitransformer.model.transformer import Transformer
 from minitransformer.weights import model_tensors
 
+LARGE = 30  # a score whose power of e is no number to look at
 KEYS = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ff"}
 
 
@@ -172,6 +172,8 @@ class StageTeller:
         ids += [step.produced_id] * (step.produced_id not in ids)
         shown = sorted(range(len(head.logits)), key=lambda id: -float(head.logits[id]))
         shown = shown if self.is_small else ids
+        largest = float(head.logits.max())
+        shift = largest if largest > LARGE else 0.0  # taken off all, or powers leave the numbers
         return {
             "kind": "head",
             "at": "head",
@@ -184,8 +186,9 @@ class StageTeller:
             "state": self.numbers.add(head.state),
             "logits": self.numbers.add(head.logits[shown]),
             "probabilities": self.numbers.add(head.probabilities[shown]),
-            # The sum that a softmax divides by, also where most of its terms are not here.
-            "total": float(np.exp(head.logits.double().cpu().numpy()).sum()),
+            # What a softmax divides by, also where most of its terms are not here.
+            "shift": shift,
+            "total": float((head.logits.double() - shift).exp().sum()),
             "candidates": ids,
             **self.linears("head"),
         }

@@ -69,6 +69,7 @@ function attentionOf(walk, step, stage) {
   };
 }
 
+const SHIFTED = "The largest score was taken off all of them, which changes nothing.";
 const TOO_MANY = "This model has more than 100,000 parameters. Its matrices are not in the page, "
   + "which would be too large with them, so that this product cannot be taken apart here.";
 
@@ -142,7 +143,7 @@ function explainAttention(view, part, head, row, column) {
       const own = terms[seen.indexOf(column)].value;
       return {title: `Weight of ${key} for ${query}: softmax of the row`, terms, value: sum,
               share: [own, sum],
-              note: shift ? "The largest score was taken off all of them, which changes no weight." : ""};
+              note: shift ? SHIFTED : ""};
     }
     case "context": {
       const seen = range(view.keys.length).filter((each) => !view.isHidden(row, each));
@@ -253,14 +254,14 @@ function explainHead(step, head, part, place) {
     const flat = [head.state[0], 1, head.state[1]];  // one row
     return projection(title, head, "own", flat, 0, head.ids[place]);
   }
-  const own = Math.exp(at(head.logits, place));
+  const power = (each) => at(head.logits, each) - head.shift;
+  const own = Math.exp(power(place));
   const shown = range(Math.min(head.tokens.length, 8));
-  const terms = shown.map((each) => ({name: head.tokens[each], power: at(head.logits, each),
-                                      value: Math.exp(at(head.logits, each))}));
+  const terms = shown.map((each) => ({name: head.tokens[each], power: power(each), value: Math.exp(power(each))}));
   const rest = head.total - total(terms.map((term) => term.value));
   if (head.vocabulary > shown.length) {
     terms.push({name: `${head.vocabulary - shown.length} more together`, factors: [], value: rest});
   }
   return {title: `Probability of ${token}: softmax of all logits`, terms, value: head.total,
-          share: [own, head.total]};
+          share: [own, head.total], note: head.shift ? SHIFTED : ""};
 }

@@ -51,18 +51,18 @@ function drawAttention(step, stage) {
   const now = view.isEncoder ? -1 : view.queries.length - 1;
   const rows = view.produced ? view.queries.map((query, row) => `${query} → ${view.produced[row]}`) : view.queries;
   const pressed = (is) => (is ? "true" : "false");
-  const heads = range(view.heads).map((head) => make("button", {type: "button", "aria-pressed": pressed(here.head === head),
+  const heads = range(view.heads).map((head) => make("button", {type: "button", "data-key": `head ${head}`, "aria-pressed": pressed(here.head === head),
     onclick: () => go({head})}, `head ${head}`));
   if (view.heads > 1) {
     for (const [head, name] of [[view.heads, "mean"], [view.heads + 1, "all"]]) {
-      heads.push(make("button", {type: "button", "aria-pressed": pressed(here.head === head), onclick: () => go({head})}, name));
+      heads.push(make("button", {type: "button", "data-key": `head ${head}`, "aria-pressed": pressed(here.head === head), onclick: () => go({head})}, name));
     }
   }
   const looks = {weight: "weights", score: "raw scores", ...(view.scale === 1 ? {} : {scaled: `scores / √${view.width}`})};
   if (!looks[here.look]) here.look = "weight";
   const isMean = here.head === view.heads && view.heads > 1;
   const isAll = here.head > view.heads;
-  const choose = Object.entries(looks).map(([look, name]) => make("button", {type: "button", "aria-pressed": pressed(here.look === look),
+  const choose = Object.entries(looks).map(([look, name]) => make("button", {type: "button", "data-key": `look ${look}`, "aria-pressed": pressed(here.look === look),
     onclick: () => go({look})}, name));
   const mean = (row, key) => total(range(view.heads).map((head) => view[here.look](head, row, key))) / view.heads;
   const explainMean = (row, key) => explainSum(`Mean over ${view.heads} heads (each divided by ${view.heads})`,
