@@ -85,6 +85,10 @@ def check_walkthrough(options: argparse.Namespace) -> None:
         raise UsageError(f"--walkthrough {value}: a walk-through is written as one of {forms}")
     if options.checkpoint == "all" and not value.endswith(".html"):
         raise UsageError("--checkpoint all goes with --walkthrough FILE.html")
+    if is_asked and not value.endswith(FORMS):
+        for sentence in options.sentences:
+            if re.fullmatch(r"\S+\.(html|json|md)", sentence):
+                raise UsageError(f"the file comes first: --walkthrough {sentence} SENTENCE")
     if value and not value.endswith(FORMS):
         options.sentences.insert(0, value)
         options.walkthrough = ""

@@ -73,7 +73,7 @@ def test_the_console_says_why_it_stopped(tmp_path):
     changes = ("data.limit=24", "model.d_model=16", "training.learning_rate=0.5",
                "training.clip_norm=0", "evaluation.every=2", "evaluation.best_metric=exact_match",
                "training.patience=2", "training.steps=50",
-               "evaluation.train_pairs=0")  # fmt: skip
+               "evaluation.train_pairs=0", "logging.tensorboard=false")  # fmt: skip
     arguments = ["--config", "tiny.yaml", *(part for each in changes for part in ("--set", each))]
     result = run("train.py", *arguments, folder=tmp_path)
     assert result.code == 0

@@ -21,6 +21,7 @@ SETTINGS = [
     for setting in (
         "model.d_model=32", "model.dropout=0.1", "training.steps=100",
         "training.batch_tokens=300", "training.save_every=7", "evaluation.every=50",
+        "model.max_length=20",
     )
     for argument in ("--set", setting)
 ]  # fmt: skip

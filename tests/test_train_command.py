@@ -10,7 +10,9 @@ from minitransformer.terminal import run_command
 from tests.processes import ROOT, run
 from tests.small_runs import SMALL
 
-QUICK = [argument for setting in SMALL for argument in ("--set", setting)]
+QUICK = [
+    argument for setting in (*SMALL, "logging.probes=0") for argument in ("--set", setting)
+]  # fmt: skip
 
 
 def train(folder: Path, *arguments: object):

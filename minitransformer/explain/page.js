@@ -5,7 +5,7 @@ const here = {sentence: 0, checkpoint: 0, step: 0, at: "embedding", head: 0, loo
 const walk = () => page.walks[here.checkpoint][here.sentence];
 const element = (id) => document.getElementById(id);
 const TITLES = {
-  embedding: "Embedding and position", "self-attention": "Encoder self-attention",
+  embedding: "Embedding and position", "self-attention": "Self-attention",
   "masked self-attention": "Masked self-attention", "cross-attention": "Cross-attention",
   residual: "Add", norm: "Norm", feed_forward: "Feed-forward", head: "Dense head",
 };
@@ -63,9 +63,10 @@ function readAddress() {
 
 const current = () => placesOf(walk()).find((place) => place.step === here.step && place.stage.at === here.at);
 
-function go(change, focus = false) {
+/** Go to a place. What is chosen can be taken back with the browser's own button; a slide cannot. */
+function go(change, {focus = false, slides = false} = {}) {
   Object.assign(here, change);
-  history.replaceState(null, "", address());
+  history[slides ? "replaceState" : "pushState"](null, "", address());
   readAddress();
   history.replaceState(null, "", address());
   draw();
@@ -75,13 +76,15 @@ function go(change, focus = false) {
 /** Draw everything anew; the focus stays on what it was on. */
 function draw() {
   const {key} = document.activeElement?.dataset ?? {};
-  element("title").textContent = `${walk().text} → ${walk().translation}`;
+  const title = `${walk().text} → ${walk().translation}`;
+  element("title").textContent = document.title = title;
+  element("notes").replaceChildren(...walk().notes.map((note) => make("p", {class: "quiet"}, `Note: ${note}.`)));
   drawChoices();
   drawStrip();
   drawSteps();
   drawMap();
   drawSection();
-  element("sum").replaceChildren(make("p", {class: "quiet"}, "Click any number, or go to it with the keys, and the sum that made it stands here."));
+  element("sum").replaceChildren(make("p", {class: "quiet hint"}, "Click any number, or go to it with the keys, and the sum that made it stands here."));
   if (key) document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({preventScroll: true});
   document.documentElement.style.setProperty("--top", `${document.querySelector(".bar").offsetHeight + 12}px`);
 }
@@ -103,27 +106,28 @@ function drawChoices() {
   }
   if (page.checkpoints.length > 1) {
     const slider = make("input", {type: "range", min: 0, max: page.checkpoints.length - 1, "data-of": "checkpoint",
-      id: "checkpoint", oninput: (event) => go({checkpoint: Number(event.target.value)})});
+      id: "checkpoint", oninput: (event) => go({checkpoint: Number(event.target.value)}, {slides: true})});
     slider.value = here.checkpoint;
     box.append(make("label", {for: "checkpoint"}, "training step"), slider, make("output", {}, page.checkpoints[here.checkpoint]));
   }
   const precision = make("select", {"aria-label": "Digits after the point", onchange: (event) => {
     digits = Number(event.target.value);
     draw();
-  }}, ...range(10).map((count) => make("option", {value: count}, `${count} digits`)));
+  }}, ...range(10).map((count) => make("option", {value: count}, `${count} digit${count === 1 ? "" : "s"}`)));
   precision.value = digits;
   box.append(precision);
 }
 
 function drawStrip() {
   const chip = (text, step, kind, place) => make("a", {class: `token ${kind}`, dir: "auto", "data-key": `strip ${step} ${place}`, href: address({step, at: step ? "cross" : here.at}),
-    "aria-current": step > 0 && step === here.step ? "step" : null}, text);
+    "aria-current": step > 0 && step === here.step ? "step" : null}, text,
+    step === 0 && walk().is_unknown[place] ? make("small", {}, " <UNK>") : null);
   element("strip").replaceChildren(
     make("span", {}, "source"), make("div", {}, ...walk().source.map((token, place) => chip(token, 0, "", place))),
     make("span", {}, "target"), make("div", {}, ...walk().steps.map((step) =>
       chip(step.produced, step.number, step.number > here.step ? "later" : "", 0))));
   const now = element("strip").querySelector("[aria-current]");
-  if (now) element("strip").scrollTop = now.offsetTop - element("strip").offsetTop - 40;
+  if (now) now.parentNode.scrollTop = now.offsetTop - now.parentNode.offsetTop - 8;
 }
 
 function drawSteps() {
@@ -137,7 +141,7 @@ function drawSteps() {
     const move = (by) => make("button", {type: "button", class: by < 0 ? "back" : "forth", onclick: () => go({step: here.step + by})},
       by < 0 ? "← step" : "step →");
     box.append(move(-1), make("input", {type: "range", min: 0, "aria-label": "Decoding step; 0 is the encoder",
-      oninput: (event) => go({step: Number(event.target.value)})}), move(1), make("output", {"aria-live": "polite"}));
+      oninput: (event) => go({step: Number(event.target.value)}, {slides: true})}), move(1), make("output", {"aria-live": "polite"}));
   }
   const slider = box.querySelector("input");
   slider.max = steps.length;
@@ -159,7 +163,7 @@ function drawMap() {
     for (const stage of stages) {
       const block = stage.at.split(".").slice(0, 2).join(".");
       if (!items.has(block)) items.set(block, []);
-      const name = stage.kind === "norm" ? "norm" : TITLES[topicOf(stage)].replace("Encoder self", "Self").replace(" and ", " + ");
+      const name = stage.kind === "norm" ? "norm" : TITLES[topicOf(stage)].replace(" and ", " + ");
       const kind = {"cross-attention": "cross"}[stage.look] ?? "";
       items.get(block).push(stage.kind === "residual" ? link(step, stage, "+", "add") : link(step, stage, name, kind), " ");
     }
@@ -215,7 +219,7 @@ function drawSection() {
   const turn = (by, text) => {
     const place = places[number + by];
     return make("button", {type: "button", disabled: !place, class: by > 0 ? "next" : "previous",
-      onclick: () => go({step: place.step, at: place.stage.at, head: 0}, true)},
+      onclick: () => go({step: place.step, at: place.stage.at, head: 0}, {focus: true})},
       place && by > 0 ? `${text}: ${titleOf(place.stage).toLowerCase()} →` : text);
   };
   element("section").replaceChildren(
@@ -226,9 +230,9 @@ function drawSection() {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, select, table, .terms")) return;
-  if (event.key === "ArrowLeft" && here.step > 0) go({step: here.step - 1});
-  if (event.key === "ArrowRight" && here.step < walk().steps.length) go({step: here.step + 1});
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, select, table")) return;
+  if (event.key === "ArrowLeft" && here.step > 0) go({step: here.step - 1}, {slides: true});
+  if (event.key === "ArrowRight" && here.step < walk().steps.length) go({step: here.step + 1}, {slides: true});
 });
 element("map").open = matchMedia("(min-width: 900px)").matches;
 element("map").addEventListener("toggle", drawMap);

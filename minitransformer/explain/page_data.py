@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from minitransformer.data.tokens import UNK_ID
 from minitransformer.explain.narration import sentence_of
 from minitransformer.explain.stages import (
     AttentionStage,
@@ -23,7 +24,6 @@ from minitransformer.model.layers import FeedForward, MultiHeadAttention
 from minitransformer.model.transformer import Transformer
 from minitransformer.weights import model_tensors
 
-LARGE = 30  # a score whose power of e is no number to look at
 KEYS = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ff"}
 
 
@@ -57,11 +57,24 @@ def walk_data(walk: Walkthrough, numbers: Numbers, checkpoint: str) -> dict[str,
         "text": walk.text,
         "translation": walk.translation,
         "checkpoint": checkpoint,
-        "is_finished": walk.is_finished,
+        "notes": notes_of(walk),
         "source": walk.source,
+        "is_unknown": [id == UNK_ID for id in walk.source_ids],
         "encoder": encoder,
         "steps": [teller.step(step) for step in walk.steps],
     }
+
+
+def notes_of(walk: Walkthrough) -> list[str]:
+    """What a reader should know before the first number."""
+    given = len(walk.tokenizer.encode_source(walk.text).ids)
+    left_out = given - len(walk.source_ids)
+    notes = []
+    if left_out:
+        notes.append(f"{given} tokens, the model takes {given - left_out}: the last were left out")
+    if not walk.is_finished:
+        notes.append(f"no end after {len(walk.steps)} tokens; cut there")
+    return notes
 
 
 def has_few_parameters(model: Transformer) -> bool:
@@ -154,7 +167,7 @@ class StageTeller:
             known["activation"] = block.activation.__name__
         if isinstance(block, nn.LayerNorm):
             known["epsilon"] = block.eps
-        if self.is_small:
+        if self.is_small or isinstance(block, nn.LayerNorm):  # whose gains are few
             is_one = isinstance(block, nn.LayerNorm | nn.Linear)
             children = {"own": block} if is_one else dict(block.named_children())
             known["matrices"] = {name: self.pair(child) for name, child in children.items()}
@@ -172,8 +185,7 @@ class StageTeller:
         ids += [step.produced_id] * (step.produced_id not in ids)
         shown = sorted(range(len(head.logits)), key=lambda id: -float(head.logits[id]))
         shown = shown if self.is_small else ids
-        largest = float(head.logits.max())
-        shift = largest if largest > LARGE else 0.0  # taken off all, or powers leave the numbers
+        shift = float(head.logits.max())  # taken off all, or powers of e leave the numbers
         return {
             "kind": "head",
             "at": "head",

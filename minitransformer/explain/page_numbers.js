@@ -69,7 +69,7 @@ function attentionOf(walk, step, stage) {
   };
 }
 
-const SHIFTED = "The largest score was taken off all of them, which changes nothing.";
+const shifted = (largest) => `The largest score, ${largest.toFixed(3)}, is taken off all of them, which changes no share.`;
 const TOO_MANY = "This model has more than 100,000 parameters. Its matrices are not in the page, "
   + "which would be too large with them, so that this product cannot be taken apart here.";
 
@@ -108,14 +108,14 @@ function explainAttention(view, part, head, row, column) {
   switch (part) {
     case "query": {
       const owner = view.owner(row);
-      return projected(`Q of ${query}, number ${column}: its embedding times column ${column} of W_Q`,
+      return projected(`Q of “${query}”, number ${column}: its embedding times column ${column} of W_Q`,
                        owner, "query", owner.input, view.inside(row), head, column, view.width, row);
     }
     case "key":
     case "value": {
       const owner = view.keyOwner(row);
       const letter = part === "key" ? "K" : "V";
-      return projected(`${letter} of ${view.keys[row]}, number ${column}: its embedding times column ${column} of W_${letter}`,
+      return projected(`${letter} of “${view.keys[row]}”, number ${column}: its embedding times column ${column} of W_${letter}`,
                        owner, part, owner.memory || owner.input, view.keyInside(row), head, column,
                        view.width, row);
     }
@@ -124,26 +124,24 @@ function explainAttention(view, part, head, row, column) {
         const factors = [view.query(head, row, k), view.key(head, column, k)];
         return {name: `${k}`, factors, value: factors[0] * factors[1]};
       });
-      return {title: `Score of ${query} and ${key}: Q of ${query} times K of ${key}`, terms,
+      return {title: `Score of “${query}” and “${key}”: Q of the one times K of the other`, terms,
               value: total(terms.map((term) => term.value))};
     }
     case "scaled": {
       const score = view.score(head, row, column);
-      return {title: `Scaled score of ${query} and ${key}`, value: score / view.scale,
+      return {title: `Scaled score of “${query}” and “${key}”`, value: score / view.scale,
               formula: [score, "/ √" + view.width]};
     }
     case "weight": {
       const seen = range(view.keys.length).filter((each) => !view.isHidden(row, each));
       const scaled = seen.map((each) => view.scaled(head, row, each));
-      const largest = Math.max(...scaled);
-      const shift = largest > 30 ? largest : 0;
+      const shift = Math.max(...scaled);
       const terms = seen.map((each, place) => ({
         name: view.keys[each], power: scaled[place] - shift, value: Math.exp(scaled[place] - shift)}));
       const sum = total(terms.map((term) => term.value));
       const own = terms[seen.indexOf(column)].value;
-      return {title: `Weight of ${key} for ${query}: softmax of the row`, terms, value: sum,
-              share: [own, sum],
-              note: shift ? SHIFTED : ""};
+      return {title: `Weight of “${key}” for “${query}”: softmax of the row`, terms, value: sum,
+              share: [own, sum], note: shifted(shift)};
     }
     case "context": {
       const seen = range(view.keys.length).filter((each) => !view.isHidden(row, each));
@@ -151,7 +149,7 @@ function explainAttention(view, part, head, row, column) {
         const factors = [view.weight(head, row, each), view.value(head, each, column)];
         return {name: view.keys[each], factors, value: factors[0] * factors[1]};
       });
-      return {title: `What ${query} takes, number ${column}: weights times V`, terms,
+      return {title: `What “${query}” takes, number ${column}: weights times V`, terms,
               value: total(terms.map((term) => term.value))};
     }
     default: return explainOutput(view, row, column);
@@ -160,7 +158,7 @@ function explainAttention(view, part, head, row, column) {
 
 /** What the heads found, side by side, and times W_O where there is such a matrix. */
 function explainOutput(view, row, out) {
-  const title = `Output for ${view.queries[row]}, number ${out}`;
+  const title = `Output for “${view.queries[row]}”, number ${out}`;
   const merged = (d) => view.context(Math.floor(d / view.width), row, d % view.width);
   const owner = view.owner(row);
   if (!owner.has_output) {
@@ -181,7 +179,7 @@ function explainOutput(view, row, out) {
 function explainEmbedding(walk, step, stage, part, row, column) {
   const token = tokensOf(walk, step)[row];
   if (part === "vectors") {
-    return {title: `Embedding of ${token}, number ${column}`, value: at(stage.vectors, row, column),
+    return {title: `Embedding of “${token}”, number ${column}`, value: at(stage.vectors, row, column),
             formula: [at(stage.vectors, row, column)],
             note: `Row ${stage.ids[row]} of the embedding table${page.scaled_embeddings ? ", times √d_model" : ""}.`};
   }
@@ -195,7 +193,7 @@ function explainEmbedding(walk, step, stage, part, row, column) {
             note: page.position === "sinusoidal" ? `${wave}(${place} / 10000^(${pair}/${width}))`
               : `Learnt: row ${place} of the table of positions.`};
   }
-  return explainSum(`${token} at its place, number ${column}`,
+  return explainSum(`“${token}” at its place, number ${column}`,
                     {embedding: at(stage.vectors, row, column), position: at(stage.positions, row, column)});
 }
 
@@ -210,7 +208,7 @@ function explainNorm(walk, step, stage, row, column) {
   const mean = total(values) / values.length;
   const variance = total(values.map((value) => (value - mean) ** 2)) / values.length;
   const normed = (values[column] - mean) / Math.sqrt(variance + stage.epsilon);
-  const title = `Norm of ${token}, number ${column}`;
+  const title = `Norm of “${token}”, number ${column}`;
   const facts = [["number", values[column]], ["mean of the row", mean], ["variance of the row", variance],
                  ["(number − mean) / √variance", normed]];
   if (!stage.matrices) return {title, facts, value: at(stage.after, row, column), note: TOO_MANY};
@@ -227,15 +225,15 @@ const hiddenOf = (stage, row, f) =>
 function explainFeedForward(walk, step, stage, part, row, column) {
   const token = tokensOf(walk, step)[row];
   if (part === "widened") {
-    return projection(`Widened ${token}, number ${column}: its embedding times a matrix`, stage, "widen",
+    return projection(`Widened “${token}”, number ${column}: its embedding times a matrix`, stage, "widen",
                       stage.input, row, column);
   }
   if (part === "hidden") {
     const before = at(stage.widened, row, column);
-    return {title: `Hidden ${token}, number ${column}`, value: hiddenOf(stage, row, column),
+    return {title: `Hidden “${token}”, number ${column}`, value: hiddenOf(stage, row, column),
             formula: [before], note: `${stage.activation} of it`};
   }
-  const title = `Output of ${token}, number ${column}: the hidden numbers times a matrix`;
+  const title = `Output of “${token}”, number ${column}: the hidden numbers times a matrix`;
   if (!stage.matrices) return {title, note: TOO_MANY};
   const [weight, bias] = stage.matrices.narrow;
   const terms = range(weight[2]).map((f) => {
@@ -249,7 +247,7 @@ function explainFeedForward(walk, step, stage, part, row, column) {
 function explainHead(step, head, part, place) {
   const token = head.tokens[place];
   if (part === "logits") {
-    const title = `Logit of ${token}: the latest embedding of ${step.fed} times its row of the head`;
+    const title = `Logit of “${token}”: the latest embedding of “${step.fed}” times its row of the head`;
     if (!head.matrices) return {title, note: TOO_MANY};
     const flat = [head.state[0], 1, head.state[1]];  // one row
     return projection(title, head, "own", flat, 0, head.ids[place]);
@@ -262,6 +260,6 @@ function explainHead(step, head, part, place) {
   if (head.vocabulary > shown.length) {
     terms.push({name: `${head.vocabulary - shown.length} more together`, factors: [], value: rest});
   }
-  return {title: `Probability of ${token}: softmax of all logits`, terms, value: head.total,
-          share: [own, head.total], note: head.shift ? SHIFTED : ""};
+  return {title: `Probability of “${token}”: softmax of all logits`, terms, value: head.total,
+          share: [own, head.total], note: shifted(head.shift)};
 }

@@ -62,7 +62,7 @@ function largestOf(rows, columns, value, isHidden) {
 function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
   const largest = kind === "share" ? 1 : largestOf(rows, columns, value, isHidden);
   // Many columns show their colours alone; each number is a click away.
-  const dense = kind === "share" && columns.length > DENSE ? " dense" : "";
+  const dense = columns.length <= DENSE ? "" : kind === "share" ? " dense" : " wide";
   const table = make("table", {class: `grid${dense}`, role: "grid", "aria-label": name});
   table.append(make("thead", {}, make("tr", {}, make("td", {class: "corner", role: "presentation"}),
     ...columns.map((column) => make("th", {scope: "col"}, word(column))))));
@@ -95,6 +95,9 @@ function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
     const [row, column] = place(cell);
     showSum(isHidden(row, column) ? {title: "This token may not be looked at: its score is taken as −∞, its weight is 0."}
       : explain(row, column), isHidden(row, column) ? null : value(row, column));
+    // Where the panel lies over the page, the cell comes out from under it.
+    const [panel, box] = [document.getElementById("sum").getBoundingClientRect(), cell.getBoundingClientRect()];
+    if (panel.left < box.right && box.bottom > panel.top) scrollBy({top: box.bottom - panel.top + 8});
   };
   const first = body.querySelector("td");
   if (first) first.tabIndex = 0;
@@ -103,9 +106,11 @@ function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
   body.addEventListener("keydown", (event) => {
     const moves = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
     const cell = event.target.closest("td");
-    if (!cell || !moves[event.key]) return;
+    const ends = {Home: 0, End: columns.length - 1};
+    if (!cell || !(moves[event.key] || event.key in ends)) return;
     const [row, column] = place(cell);
-    const next = cellAt(row + moves[event.key][0], column + moves[event.key][1]);
+    const [down, right] = moves[event.key] ?? [0, ends[event.key] - column];
+    const next = cellAt(row + down, column + right);
     if (next && next.cellIndex > 0) next.focus();
     event.preventDefault();
     event.stopPropagation();
@@ -114,45 +119,46 @@ function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
 }
 
 /** What is left between shown terms and their shown total, because each is rounded by itself. */
-function rounding(texts, totalText) {
-  const unit = 10 ** digits;
+function rounding(texts, totalText, places) {
+  const unit = 10 ** places;
   const whole = (text) => Math.round(Number(text) * unit);
   return (whole(totalText) - texts.reduce((sum, text) => sum + whole(text), 0)) / unit;
 }
 
-/** Show how a number came about: its terms, their total, and what rounding leaves open. */
+/** Show how a number came about: the number, then its terms and what rounding leaves open. */
 function showSum(sum, number) {
   const panel = document.getElementById("sum");
+  const finer = digits + 2;  // factors and powers, so that a calculator comes to the same
   panel.replaceChildren(make("p", {}, make("b", {}, word(sum.title))));
-  if (sum.facts) panel.append(factTable(sum.facts));
-  if (sum.terms) panel.append(termTable(sum));
+  if (number != null) {
+    const share = sum.share ? `${shown(sum.share[0], finer)} / ${shown(sum.share[1], finer)} = ` : "= ";
+    panel.append(make("p", {class: "result", "data-value": number}, share, make("b", {}, shown(number, sum.share ? finer : digits))));
+  }
   if (sum.formula) {
     const [first, ...rest] = sum.formula;
-    panel.append(make("p", {}, [shown(first), ...rest].join(" ")));
+    panel.append(make("p", {}, [shown(first, finer), ...rest].join(" ")));
   }
   if (sum.note) panel.append(make("p", {class: "quiet"}, sum.note));
-  if (number != null) {
-    const share = sum.share ? `${shown(sum.share[0])} / ${shown(sum.share[1])} = ` : "= ";
-    panel.append(make("p", {class: "result", "data-value": number}, share, make("b", {}, shown(number))));
+  if (sum.facts) panel.append(factTable(sum.facts, finer));
+  if (sum.terms) {
+    const rounded = sum.terms.some((term) => term.factors?.length) ? "; factors are shown rounded, the model used all of their digits" : "";
+    panel.append(make("p", {class: "quiet"}, `the sum of ${sum.terms.length} term${sum.terms.length > 1 ? "s" : ""}${rounded}:`),
+                 termTable(sum, sum.share ? finer : digits, finer));
   }
 }
 
-const factTable = (facts) => make("table", {}, make("tbody", {}, ...facts.map(([name, value]) =>
-  make("tr", {}, make("th", {scope: "row"}, name), make("td", {}, shown(value))))));
+const factTable = (facts, places) => make("table", {}, make("tbody", {}, ...facts.map(([name, value]) =>
+  make("tr", {}, make("th", {scope: "row"}, name), make("td", {}, shown(value, places))))));
 
-function termTable({terms, value}) {
-  const line = (term) => {
-    const steps = term.factors ? term.factors.map((factor) => shown(factor)).join(" × ") : `e^${shown(term.power)}`;
-    return make("tr", {}, make("th", {scope: "row"}, word(term.name)), make("td", {}, steps),
-                make("td", {class: "term"}, shown(term.value)));
-  };
-  const body = make("tbody", {}, ...terms.map(line));
-  const rest = rounding(terms.map((term) => shown(term.value)), shown(value));
-  if (Math.abs(rest) > 10 ** -(digits + 2)) {
-    body.append(make("tr", {}, make("th", {scope: "row"}, "rounding"), make("td"), make("td", {class: "term"}, shown(rest))));
-  }
-  body.append(make("tr", {class: "total"}, make("th", {scope: "row"}, "sum"), make("td"), make("td", {class: "term-total"}, shown(value))));
-  return make("div", {class: "terms", tabindex: "0", role: "group", "aria-label": "terms"}, make("table", {}, body));
+function termTable({terms, value}, places, finer) {
+  const line = (name, steps, text, kind) => make("tr", {class: kind === "term-total" ? "total" : null},
+    make("th", {scope: "row"}, word(name)), make("td", {}, steps), make("td", {class: kind}, text));
+  const steps = (term) => (term.factors ? term.factors.map((factor) => shown(factor, finer)).join(" × ") : `e^${shown(term.power, finer)}`);
+  const lines = terms.map((term) => line(term.name, steps(term), shown(term.value, places), "term"));
+  const rest = rounding(terms.map((term) => shown(term.value, places)), shown(value, places), places);
+  if (Math.abs(rest) > 10 ** -(places + 2)) lines.push(line("rounding", "", shown(rest, places), "term"));
+  lines.push(line("sum", "", shown(value, places), "term-total"));
+  return make("table", {}, make("tbody", {}, ...lines));
 }
 
 function csv(rows, columns, value, isHidden) {

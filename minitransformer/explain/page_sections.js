@@ -27,9 +27,9 @@ const sections = {
     const names = {states: "on the line", update: `+ what the ${stage.path.includes("feed_forward") ? "network" : "attention"} found`,
                    total: "= the line from here on"};
     const explain = (part) => (row, column) => (part === "total"
-      ? explainSum(`${tokensOf(walk(), step)[row]}, number ${column}`,
+      ? explainSum(`“${tokensOf(walk(), step)[row]}”, number ${column}`,
                    {"on the line": at(stage.states, row, column), found: at(stage.update, row, column)})
-      : {title: `${tokensOf(walk(), step)[row]}, number ${column}`, formula: [at(stage[part], row, column)],
+      : {title: `“${tokensOf(walk(), step)[row]}”, number ${column}`, formula: [at(stage[part], row, column)],
          note: part === "states" ? "As the line was before this block." : "As the block left it; the place before this one takes it apart."});
     return [make("div", {class: "equation"}, ...Object.entries(names).map(([part, about]) => plain(step, stage, part, about, explain(part))))];
   },
@@ -116,9 +116,9 @@ function drawHead(number, stage) {
     matrix({name: `why ${step.produced}?`, about: "attention to each source word, and the change of the log-probability without it",
       rows: ["attention", "without it"], columns: walk().source, file: fileName(stage, "why"),
       value: (row, key) => (row === 0 ? mean(key) : step.why[key]), isHidden: (row, key) => row === 1 && step.why[key] === null,
-      explain: (row, key) => (row === 0 ? explainSum(`Attention to ${walk().source[key]}, mean of the last layer's heads`,
+      explain: (row, key) => (row === 0 ? explainSum(`Attention to “${walk().source[key]}” in the last layer${view.heads > 1 ? `: mean of its heads, each divided by ${view.heads}` : ""}`,
         Object.fromEntries(range(view.heads).map((head) => [`head ${head}`, view.weight(head, last, key) / view.heads])))
-        : {title: `Without ${walk().source[key]}`, formula: [step.why[key]],
+        : {title: `Without “${walk().source[key]}”`, formula: [step.why[key]],
            note: "The change of the log-probability (natural logarithm) of what was produced when nobody may look at this word. Below zero, the word was a reason."})}),
     matrix({name: "state", about: "the latest embedding", rows: [step.fed], columns: columnsOf(stage.state[1]),
       value: (_, d) => at(stage.state, d), file: fileName(stage, "state"),

@@ -29,6 +29,7 @@ def show_walkthroughs(
     walks = []
     for text in sentences:
         walk, count = checked_walk(translator, text, options)
+        say_remarks(walk, translator)
         if options.walkthrough:
             walks.append(walk)
             continue
@@ -53,6 +54,8 @@ def write_walkthrough_page(
         name: [checked_walk(translator, text, options)[0] for text in sentences]
         for name, translator in translators.items()
     }
+    for walk in list(walks.values())[-1]:
+        say_remarks(walk, last)
     precision = DIGITS if options.precision is None else options.precision
     write_page(Path(options.walkthrough), walks, precision)
     print(f"wrote {options.walkthrough}", file=sys.stderr)
@@ -74,7 +77,6 @@ def checked_walk(
 ) -> tuple[Walkthrough, int]:
     """A walk-through, and how many of its values were recomputed."""
     walk = walk_through(translator, text, expected=options.expected or "")
-    say_remarks(walk, translator)
     return walk, check(walk)
 
 
