@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="auto (the default) is cuda where there is one, else cpu",
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args([readable(argument) for argument in arguments])
     check_walkthrough(options)
     if options.attention:
         check_attention(options)
@@ -74,6 +74,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if both and options.input.samefile(options.output):
         raise UsageError("--input and --output are the same file")
     return options
+
+
+def readable(argument: str) -> str:
+    """Bytes that are not UTF-8 become U+FFFD, as they do in files."""
+    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def check_walkthrough(options: argparse.Namespace) -> None:

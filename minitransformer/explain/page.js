@@ -1,25 +1,31 @@
 // Where the reader is, and what is shown there.
 "use strict";
 
-const here = {sentence: 0, checkpoint: 0, step: 0, at: "embedding", head: 0, look: "weight"};
+const here = {sentence: 0, checkpoint: 0, step: 0, at: "embedding", wanted: "embedding", head: 0, look: "weight"};
 const walk = () => page.walks[here.checkpoint][here.sentence];
 const element = (id) => document.getElementById(id);
 const TITLES = {
-  embedding: "Embedding and position", "self-attention": "Self-attention",
+  embedding: page.position && page.position !== "rotary" ? "Embedding and position" : "Embedding", "self-attention": "Self-attention",
   "masked self-attention": "Masked self-attention", "cross-attention": "Cross-attention",
   residual: "Add", norm: "Norm", feed_forward: "Feed-forward", head: "Dense head",
 };
 const EXPLANATIONS = {
-  embedding: "Every word has a row of numbers, its embedding; a second row of numbers tells its place.",
   "self-attention": "Every source token asks (Q), every source token answers (K), and each takes the others' values (V) by how well they fit.",
   "masked self-attention": "The new token looks back at the tokens fed in so far; later ones do not exist yet.",
   "cross-attention": "The decoder asks, the encoder's memory answers: this is where the translation looks at the source.",
-  residual: "What a block found is added to the line that runs through everything; nothing on it is replaced.",
-  norm: "Each row is shifted and scaled to mean 0 and spread 1, then given its own gain.",
+  residual: "What a block found is added to the line that runs through everything.",
+  norm: "Each row is shifted and scaled to mean 0 and spread 1; then each number has a gain, and maybe a bias, of its own.",
   feed_forward: "Each token by itself: widened, bent, narrowed.",
-  head: "A number for every word of the vocabulary; the softmax makes probabilities of them, and the largest is taken.",
+  head: "A number for every word of the vocabulary; the softmax makes probabilities of them, and the largest is taken, unless a word is forced.",
 };
 const topicOf = (stage) => stage.look || stage.kind;
+
+function explanationOf(stage) {
+  if (stage.kind !== "embedding") return EXPLANATIONS[topicOf(stage)];
+  const place = stage.positions ? "; a second row of numbers tells its place." : page.position === "rotary"
+    ? "; its place is told later, by turning Q and K." : "; nothing tells its place.";
+  return `Every word has a row of numbers, its embedding${place}`;
+}
 
 const BLOCKS = {self: "self-attention", cross: "cross-attention", ff: "feed-forward"};
 const layerOf = (stage) => stage.at.match(/^\w+\.(\d+)/)?.[1];
@@ -37,47 +43,56 @@ function address(change = {}) {
   const place = {...here, ...change};
   const parts = [`step=${place.step}`, `at=${place.at}`];
   if (place.head) parts.push(`head=${place.head}`);
+  if (place.look !== "weight") parts.push(`show=${place.look}`);
   if (page.sentences.length > 1) parts.push(`sentence=${place.sentence + 1}`);
   if (page.checkpoints.length > 1) parts.push(`checkpoint=${place.checkpoint + 1}`);
   return `#${parts.join("&")}`;
 }
 
-function readAddress() {
-  const known = new URLSearchParams(location.hash.slice(1));
-  const number = (name, low, high, usual) => {
-    const value = Number.parseInt(known.get(name) ?? usual, 10);
-    return Math.min(Math.max(Number.isNaN(value) ? usual : value, low), high);
-  };
-  here.sentence = number("sentence", 1, page.sentences.length, 1) - 1;
-  here.checkpoint = number("checkpoint", 1, page.checkpoints.length, page.checkpoints.length) - 1;
-  here.step = number("step", 0, walk().steps.length, 0);
+/** The nearest place that there is to the one that is wanted. */
+function settle(wanted) {
+  const within = (value, low, high, usual) => (Number.isInteger(value) ? Math.min(Math.max(value, low), high) : usual);
+  here.sentence = within(wanted.sentence, 0, page.sentences.length - 1, 0);
+  here.checkpoint = within(wanted.checkpoint, 0, page.checkpoints.length - 1, page.checkpoints.length - 1);
+  here.step = within(wanted.step, 0, walk().steps.length, 0);
+  here.look = wanted.look;
+  here.wanted = wanted.at ?? here.wanted;  // a step that lacks it does not make it forgotten
   const names = placesOf(walk()).filter((place) => place.step === here.step).map((place) => place.stage.at);
-  const asked = known.get("at") || names[0];
   // "cross" is enough for the first of them, and what a step does not have is looked for nearby.
-  const [block] = asked.split(".");
-  here.at = names.find((name) => name === asked) ?? names.find((name) => name === `${block}.0`)
+  const [block] = here.wanted.split(".");
+  here.at = names.find((name) => name === here.wanted) ?? names.find((name) => name === `${block}.0`)
     ?? names.find((name) => name.startsWith(block)) ?? names.find((name) => name.startsWith("cross")) ?? names[0];
   const heads = current().stage.query?.[1] ?? 1;
-  here.head = number("head", 0, heads > 1 ? heads + 1 : 0, 0);  // beyond the last: mean, all
+  here.head = within(wanted.head, 0, heads > 1 ? heads + 1 : 0, 0);  // beyond the last: mean, all
+}
+
+function readAddress() {
+  const known = new URLSearchParams(location.hash.slice(1));
+  const number = (name, from = 0) => Number.parseInt(known.get(name), 10) - from;
+  settle({sentence: number("sentence", 1), checkpoint: number("checkpoint", 1), step: number("step"), head: number("head"),
+          look: known.get("show") ?? "weight", at: known.get("at") ?? "embedding"});
 }
 
 const current = () => placesOf(walk()).find((place) => place.step === here.step && place.stage.at === here.at);
 
 /** Go to a place. What is chosen can be taken back with the browser's own button; a slide cannot. */
 function go(change, {focus = false, slides = false} = {}) {
-  Object.assign(here, change);
-  history[slides ? "replaceState" : "pushState"](null, "", address());
-  readAddress();
-  history.replaceState(null, "", address());
+  settle({...here, at: undefined, ...change});
   draw();
-  if (focus) element("section").focus();
+  if (focus) document.querySelector("main h2").focus();
+  clearTimeout(go.later);
+  go.later = setTimeout(() => {
+    try {  // browsers allow only so many at a time, and none in some frames
+      history[slides ? "replaceState" : "pushState"](null, "", address());
+    } catch { /* the place is kept here all the same */ }
+  }, slides ? 150 : 0);
 }
 
 /** Draw everything anew; the focus stays on what it was on. */
 function draw() {
   const {key} = document.activeElement?.dataset ?? {};
-  const title = `${walk().text} → ${walk().translation}`;
-  element("title").textContent = document.title = title;
+  document.title = `${walk().text} → ${walk().translation}`;
+  element("title").replaceChildren(word([walk().text, walk().translation]));
   element("notes").replaceChildren(...walk().notes.map((note) => make("p", {class: "quiet"}, `Note: ${note}.`)));
   drawChoices();
   drawStrip();
@@ -146,7 +161,7 @@ function drawSteps() {
   const slider = box.querySelector("input");
   slider.max = steps.length;
   slider.value = here.step;
-  slider.setAttribute("aria-valuetext", told);
+  slider.setAttribute("aria-valuetext", here.step ? `step ${here.step} of ${steps.length}` : "encoder");
   box.querySelector(".back").disabled = here.step === 0;
   box.querySelector(".forth").disabled = here.step === steps.length;
   box.querySelector("output").replaceChildren(word(told));
@@ -184,7 +199,9 @@ function drawMap() {
   drawArrows(memory);
   const now = element("lines").querySelector("[aria-current]");
   const map = element("map");
-  if (now && map.scrollHeight > map.clientHeight) map.scrollTop = now.offsetTop - map.clientHeight / 2;
+  if (now && map.scrollHeight > map.clientHeight) {
+    map.scrollTop += now.getBoundingClientRect().top - map.getBoundingClientRect().top - map.clientHeight / 2;
+  }
 }
 
 /** From the memory to every cross-attention, which takes its K and V there. */
@@ -223,14 +240,15 @@ function drawSection() {
       place && by > 0 ? `${text}: ${titleOf(place.stage).toLowerCase()} →` : text);
   };
   element("section").replaceChildren(
-    make("h2", {}, `${step === 0 ? "Encoder" : `Step ${step}`}: ${titleOf(stage)}`),
-    make("p", {class: "lead"}, word(stage.sentence), ". ", make("span", {class: "quiet"}, EXPLANATIONS[topicOf(stage)])),
+    make("h2", {tabindex: "-1"}, `${step === 0 ? "Encoder" : `Step ${step}`}: ${titleOf(stage)}`),
+    make("p", {class: "lead"}, word(stage.sentence), ". ", make("span", {class: "quiet"}, explanationOf(stage))),
     make("div", {class: "buttons"}, turn(-1, "← back"), turn(1, "next")),
     ...sections[stage.kind](step, stage));
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, select, table")) return;
+  const isAnswered = event.target.closest("input, select, table, .scroll, .sum");
+  if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || isAnswered) return;
   if (event.key === "ArrowLeft" && here.step > 0) go({step: here.step - 1}, {slides: true});
   if (event.key === "ArrowRight" && here.step < walk().steps.length) go({step: here.step + 1}, {slides: true});
 });
@@ -239,4 +257,5 @@ element("map").addEventListener("toggle", drawMap);
 addEventListener("resize", () => { if (matchMedia("(min-width: 900px)").matches) element("map").open = true; drawMap(); });
 addEventListener("hashchange", () => { readAddress(); draw(); });
 readAddress();
-document.fonts.load("16px page-font").finally(draw);
+draw();
+document.fonts.ready.then(drawMap);  // its arrows end where words end

@@ -4,10 +4,11 @@ import base64
 import io
 import json
 import re
-import unicodedata
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+
+import regex
 
 from minitransformer import __version__
 from minitransformer.explain.page_data import Numbers, walk_data
@@ -16,7 +17,8 @@ from minitransformer.explain.walkthrough import Walkthrough
 from minitransformer.model.positional import LearnedPositions, SinusoidalPositions
 
 SCRIPTS = ("page_numbers.js", "page_parts.js", "page_sections.js", "page.js")
-EVERYWHERE = ("LATIN", "GREEK", "CYRILLIC")  # scripts that every machine can show
+# Letters, digits and signs of scripts that not every machine can show, and their full stops.
+UNCOMMON = regex.compile(r"[^\p{Latin}\p{Greek}\p{Cyrillic}\p{Common}\p{Inherited}]|[।॥]")
 FONT_FAMILY = "page-font"
 
 
@@ -27,9 +29,7 @@ def write_page(path: Path, walks: dict[str, list[Walkthrough]], precision: int) 
 
 def page_html(walks: dict[str, list[Walkthrough]], precision: int) -> str:
     numbers = Numbers()
-    told = [
-        [walk_data(walk, numbers, checkpoint) for walk in own] for checkpoint, own in walks.items()
-    ]
+    told = [[walk_data(walk, numbers) for walk in own] for own in walks.values()]
     last = list(walks.values())[-1]
     embedding = last[0].model.encoder.embedding
     positions = {SinusoidalPositions: "sinusoidal", LearnedPositions: "learned"}
@@ -37,7 +37,7 @@ def page_html(walks: dict[str, list[Walkthrough]], precision: int) -> str:
         "precision": precision,
         "sentences": [walk.text for walk in last],
         "checkpoints": list(walks),
-        "position": positions.get(type(embedding.positions)),
+        "position": "rotary" if last[0].model.rotary else positions.get(type(embedding.positions)),
         "scaled_embeddings": embedding.scale != 1,
         "walks": told,
     }
@@ -67,16 +67,10 @@ def filled(template: str, **values: str) -> str:
 def page_style(text: str) -> str:
     """The style of a page, with a font for the letters of its text that machines may lack."""
     face, family = "", ""
-    if letters := "".join(sorted(letter for letter in set(text) if is_uncommon(letter))):
+    if letters := "".join(sorted(set(UNCOMMON.findall(text)))):
         face, family = font_face(letters), f"{FONT_FAMILY},"
     # First, and only for its own letters: after a system's fonts, browsers leave some boxes.
     return face + filled("page.css", fonts=family)
-
-
-def is_uncommon(letter: str) -> bool:
-    """Is it a letter or mark that some machines cannot show?"""
-    is_letter = unicodedata.category(letter)[0] in "LM" or letter in "।॥"
-    return is_letter and not unicodedata.name(letter, "LATIN").startswith(EVERYWHERE)
 
 
 def font_face(letters: str) -> str:

@@ -49,14 +49,13 @@ class Numbers:
         return base64.b64encode(b"".join(self.parts)).decode("ascii")
 
 
-def walk_data(walk: Walkthrough, numbers: Numbers, checkpoint: str) -> dict[str, Any]:
+def walk_data(walk: Walkthrough, numbers: Numbers) -> dict[str, Any]:
     """A walk-through, its tensors replaced by references."""
     teller = StageTeller(walk, numbers)
     encoder = [teller.stage(0, stage) for stage in walk.encoder]
     return {
         "text": walk.text,
         "translation": walk.translation,
-        "checkpoint": checkpoint,
         "notes": notes_of(walk),
         "source": walk.source,
         "is_unknown": [id == UNK_ID for id in walk.source_ids],
@@ -114,9 +113,9 @@ class StageTeller:
             "at": key_of(stage.path),
             "path": stage.path,
             "sentence": sentence_of(step, stage),
-            "input": self.input,
-            **self.linears(stage.path),
         }
+        if isinstance(stage, AttentionStage | FeedForwardStage | NormStage):
+            data |= {"input": self.input, **self.linears(stage.path)}
         for name, tensor in self.tensors(step, stage).items():
             data[name] = self.numbers.add(tensor)
         if isinstance(stage, EmbeddingStage):

@@ -73,32 +73,31 @@ const shifted = (largest) => `The largest score, ${largest.toFixed(3)}, is taken
 const TOO_MANY = "This model has more than 100,000 parameters. Its matrices are not in the page, "
   + "which would be too large with them, so that this product cannot be taken apart here.";
 
-/** The terms of input · weight + bias for one output, or why there are none. */
-function projection(title, stage, name, input, row, out) {
+const summed = (title, terms, note) => ({title, terms, note, value: total(terms.map((term) => term.value))});
+const product = (name, ...factors) => ({name, factors, value: factors[0] * factors[1]});
+
+/** The terms of input · weight + bias for one output, or why there are none; input(d) is a number. */
+function projection(title, stage, name, input, out) {
   if (!stage.matrices) return {title, note: TOO_MANY};
   const [weight, bias] = stage.matrices[name];
-  const terms = range(weight[2]).map((d) => {
-    const factors = [at(input, row, d), at(weight, out, d)];
-    return {name: `${d}`, factors, value: factors[0] * factors[1]};
-  });
+  const terms = range(weight[2]).map((d) => product(`${d}`, input(d), at(weight, out, d)));
   if (bias) terms.push({name: "bias", factors: [], value: at(bias, out)});
-  return {title, terms, value: total(terms.map((term) => term.value))};
+  return summed(title, terms);
 }
 
 /** A query's, key's or value's number: a projection, with rotary positions then turned. */
-function projected(title, stage, name, input, row, head, k, width, position) {
-  const plain = (place) => projection(title, stage, name, input, row, head * width + place);
+function projected(letter, token, stage, name, input, head, k, width, position) {
+  const column = head * width + k;
+  const title = `${letter} of “${token}”, number ${k}: what comes in for it, times column ${column} of W_${letter}`;
+  const plain = (place) => projection(title, stage, name, input, head * width + place);
   if (!stage.turns || name === "value" || !stage.matrices) return plain(k);
   const even = k - (k % 2);
   const angle = position / 10000 ** (even / width);
   const [cosine, sine] = [Math.cos(angle), Math.sin(angle)];
   const pairs = k % 2 ? [[even, sine], [even + 1, cosine]] : [[even, cosine], [even + 1, -sine]];
-  const terms = pairs.map(([place, turn]) => {
-    const value = plain(place).value;
-    return {name: `${place}, before turning`, factors: [value, turn], value: value * turn};
-  });
-  return {title, terms, value: total(terms.map((term) => term.value)),
-          note: `Turned by the angle ${position} / 10000^(${even}/${width}) of its place.`};
+  const terms = pairs.map(([place, turn]) => product(`${place}, before turning`, plain(place).value, turn));
+  return summed(`${letter} of “${token}”, number ${k}: two numbers of its projection, turned by its place`, terms,
+                `The angle is ${position} / 10000^(${even}/${width}); the factors are its cosine and sine.`);
 }
 
 function explainAttention(view, part, head, row, column) {
@@ -108,24 +107,17 @@ function explainAttention(view, part, head, row, column) {
   switch (part) {
     case "query": {
       const owner = view.owner(row);
-      return projected(`Q of “${query}”, number ${column}: its embedding times column ${column} of W_Q`,
-                       owner, "query", owner.input, view.inside(row), head, column, view.width, row);
+      return projected("Q", query, owner, "query", (d) => at(owner.input, view.inside(row), d), head, column, view.width, row);
     }
     case "key":
     case "value": {
       const owner = view.keyOwner(row);
-      const letter = part === "key" ? "K" : "V";
-      return projected(`${letter} of “${view.keys[row]}”, number ${column}: its embedding times column ${column} of W_${letter}`,
-                       owner, part, owner.memory || owner.input, view.keyInside(row), head, column,
-                       view.width, row);
+      const input = (d) => at(owner.memory || owner.input, view.keyInside(row), d);
+      return projected(part === "key" ? "K" : "V", view.keys[row], owner, part, input, head, column, view.width, row);
     }
     case "score": {
-      const terms = range(view.width).map((k) => {
-        const factors = [view.query(head, row, k), view.key(head, column, k)];
-        return {name: `${k}`, factors, value: factors[0] * factors[1]};
-      });
-      return {title: `Score of “${query}” and “${key}”: Q of the one times K of the other`, terms,
-              value: total(terms.map((term) => term.value))};
+      const terms = range(view.width).map((k) => product(`${k}`, view.query(head, row, k), view.key(head, column, k)));
+      return summed(`Score of “${query}” and “${key}”: Q of the one times K of the other`, terms);
     }
     case "scaled": {
       const score = view.score(head, row, column);
@@ -145,12 +137,8 @@ function explainAttention(view, part, head, row, column) {
     }
     case "context": {
       const seen = range(view.keys.length).filter((each) => !view.isHidden(row, each));
-      const terms = seen.map((each) => {
-        const factors = [view.weight(head, row, each), view.value(head, each, column)];
-        return {name: view.keys[each], factors, value: factors[0] * factors[1]};
-      });
-      return {title: `What “${query}” takes, number ${column}: weights times V`, terms,
-              value: total(terms.map((term) => term.value))};
+      return summed(`What “${query}” takes, number ${column}: weights times V`,
+        seen.map((each) => product(view.keys[each], view.weight(head, row, each), view.value(head, each, column))));
     }
     default: return explainOutput(view, row, column);
   }
@@ -165,15 +153,7 @@ function explainOutput(view, row, out) {
     return {title, value: merged(out), formula: [merged(out)],
             note: `Number ${out % view.width} of head ${Math.floor(out / view.width)}.`};
   }
-  if (!owner.matrices) return {title, note: TOO_MANY};
-  const [weight, bias] = owner.matrices.output;
-  const terms = range(weight[2]).map((d) => {
-    const factors = [merged(d), at(weight, out, d)];
-    return {name: `${d}`, factors, value: factors[0] * factors[1]};
-  });
-  if (bias) terms.push({name: "bias", factors: [], value: at(bias, out)});
-  return {title: `${title}: the heads side by side, times W_O`, terms,
-          value: total(terms.map((term) => term.value))};
+  return projection(`${title}: the heads side by side, times W_O`, owner, "output", merged, out);
 }
 
 function explainEmbedding(walk, step, stage, part, row, column) {
@@ -197,10 +177,8 @@ function explainEmbedding(walk, step, stage, part, row, column) {
                     {embedding: at(stage.vectors, row, column), position: at(stage.positions, row, column)});
 }
 
-function explainSum(title, parts) {
-  const terms = Object.entries(parts).map(([name, value]) => ({name, factors: [], value}));
-  return {title, terms, value: total(terms.map((term) => term.value))};
-}
+const explainSum = (title, parts) =>
+  summed(title, Object.entries(parts).map(([name, value]) => ({name, factors: [], value})));
 
 function explainNorm(walk, step, stage, row, column) {
   const token = tokensOf(walk, step)[row];
@@ -210,12 +188,11 @@ function explainNorm(walk, step, stage, row, column) {
   const normed = (values[column] - mean) / Math.sqrt(variance + stage.epsilon);
   const title = `Norm of “${token}”, number ${column}`;
   const facts = [["number", values[column]], ["mean of the row", mean], ["variance of the row", variance],
-                 ["(number − mean) / √variance", normed]];
-  if (!stage.matrices) return {title, facts, value: at(stage.after, row, column), note: TOO_MANY};
+                 ["(number − mean) / √(variance + ε)", normed]];
   const [gain, bias] = stage.matrices.own;
   facts.push(["times its gain", at(gain, column)]);
   if (bias) facts.push(["plus its bias", at(bias, column)]);
-  return {title, facts, value: normed * at(gain, column) + (bias ? at(bias, column) : 0)};
+  return {title, facts};
 }
 
 /** The hidden layer of a feed-forward block; that of a ReLU is not stored but made here. */
@@ -225,40 +202,31 @@ const hiddenOf = (stage, row, f) =>
 function explainFeedForward(walk, step, stage, part, row, column) {
   const token = tokensOf(walk, step)[row];
   if (part === "widened") {
-    return projection(`Widened “${token}”, number ${column}: its embedding times a matrix`, stage, "widen",
-                      stage.input, row, column);
+    return projection(`Widened “${token}”, number ${column}: what comes in, times a matrix`, stage, "widen",
+                      (d) => at(stage.input, row, d), column);
   }
   if (part === "hidden") {
     const before = at(stage.widened, row, column);
     return {title: `Hidden “${token}”, number ${column}`, value: hiddenOf(stage, row, column),
             formula: [before], note: `${stage.activation} of it`};
   }
-  const title = `Output of “${token}”, number ${column}: the hidden numbers times a matrix`;
-  if (!stage.matrices) return {title, note: TOO_MANY};
-  const [weight, bias] = stage.matrices.narrow;
-  const terms = range(weight[2]).map((f) => {
-    const factors = [hiddenOf(stage, row, f), at(weight, column, f)];
-    return {name: `${f}`, factors, value: factors[0] * factors[1]};
-  });
-  if (bias) terms.push({name: "bias", factors: [], value: at(bias, column)});
-  return {title, terms, value: total(terms.map((term) => term.value))};
+  return projection(`Output of “${token}”, number ${column}: the hidden numbers times a matrix`, stage, "narrow",
+                    (f) => hiddenOf(stage, row, f), column);
 }
 
 function explainHead(step, head, part, place) {
   const token = head.tokens[place];
   if (part === "logits") {
     const title = `Logit of “${token}”: the latest embedding of “${step.fed}” times its row of the head`;
-    if (!head.matrices) return {title, note: TOO_MANY};
-    const flat = [head.state[0], 1, head.state[1]];  // one row
-    return projection(title, head, "own", flat, 0, head.ids[place]);
+    return projection(title, head, "own", (d) => at(head.state, d), head.ids[place]);
   }
   const power = (each) => at(head.logits, each) - head.shift;
   const own = Math.exp(power(place));
-  const shown = range(Math.min(head.tokens.length, 8));
-  const terms = shown.map((each) => ({name: head.tokens[each], power: power(each), value: Math.exp(power(each))}));
+  const best = range(Math.min(head.tokens.length, 8));
+  const terms = best.map((each) => ({name: head.tokens[each], power: power(each), value: Math.exp(power(each))}));
   const rest = head.total - total(terms.map((term) => term.value));
-  if (head.vocabulary > shown.length) {
-    terms.push({name: `${head.vocabulary - shown.length} more together`, factors: [], value: rest});
+  if (head.vocabulary > best.length) {
+    terms.push({name: `${head.vocabulary - best.length} more together`, factors: [], value: rest});
   }
   return {title: `Probability of “${token}”: softmax of all logits`, terms, value: head.total,
           share: [own, head.total], note: shifted(head.shift)};

@@ -2,6 +2,7 @@
 "use strict";
 
 const MOST_AT_ONCE = 700;  // cells that are drawn at once; a larger matrix waits until it is opened
+const MASKED = "This token may not be looked at: its score is taken as −∞, its weight is 0.";
 const DENSE = 14;  // columns beyond which weights are shown as colours alone
 let digits = page.precision;
 
@@ -23,8 +24,15 @@ function shown(value, places = digits) {
   return Number(text) === 0 ? text.replace("-", "") : text;
 }
 
-/** A word in whatever direction its script runs. */
-const word = (text) => make("bdi", {dir: "auto"}, text);
+/** A word in whatever direction its script runs; a pair as first → second, from left to right. */
+const word = (text) => (Array.isArray(text)
+  ? make("span", {dir: "ltr"}, word(text[0]), " → ", word(text[1])) : make("bdi", {dir: "auto"}, text));
+const plainly = (text) => (Array.isArray(text) ? text.join(" → ") : text);
+
+/** Say something to a screen reader, shortly. */
+function announce(text) {
+  document.getElementById("status").textContent = text;
+}
 
 /**
  * A matrix as a grid that is walked with the arrow keys.
@@ -32,7 +40,7 @@ const word = (text) => make("bdi", {dir: "auto"}, text);
  * kind: "share" for weights from 0 to 1, "signed" for all others.
  */
 function matrix({name, about = "", rows, columns, value, explain, kind = "signed", isHidden = () => false,
-                 now = -1, file, mostAtOnce = MOST_AT_ONCE}) {
+                 now = -1, file, mostAtOnce = MOST_AT_ONCE, hiddenText = MASKED}) {
   const size = rows.length * columns.length;
   const figure = make("figure", {"data-matrix": name});
   const tools = make("figcaption", {}, make("b", {}, name), make("span", {class: "quiet"}, about),
@@ -40,7 +48,7 @@ function matrix({name, about = "", rows, columns, value, explain, kind = "signed
                     "aria-label": `copy CSV of ${name}`}, "copy CSV"),
     make("button", {type: "button", onclick: () => save(`${file || name}.svg`, svg({name, rows, columns, value, kind, isHidden})),
                     "aria-label": `save SVG of ${name}`}, "save SVG"));
-  const draw = () => make("div", {class: "scroll"}, grid({name, rows, columns, value, explain, kind, isHidden, now}));
+  const draw = () => make("div", {class: "scroll"}, grid({name, rows, columns, value, explain, kind, isHidden, now, hiddenText}));
   if (size <= mostAtOnce) {
     figure.append(tools, draw());
   } else {
@@ -59,7 +67,7 @@ function largestOf(rows, columns, value, isHidden) {
   return largest;
 }
 
-function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
+function grid({name, rows, columns, value, explain, kind, isHidden, now, hiddenText}) {
   const largest = kind === "share" ? 1 : largestOf(rows, columns, value, isHidden);
   // Many columns show their colours alone; each number is a click away.
   const dense = columns.length <= DENSE ? "" : kind === "share" ? " dense" : " wide";
@@ -73,7 +81,7 @@ function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
       const cell = make("td", {tabindex: "-1"});
       if (isHidden(row, column)) {
         cell.className = "masked";
-        cell.setAttribute("aria-label", "may not be looked at");
+        cell.setAttribute("aria-label", hiddenText);
       } else {
         const number = value(row, column);
         cell.textContent = shown(number);
@@ -93,8 +101,8 @@ function grid({name, rows, columns, value, explain, kind, isHidden, now}) {
     for (const other of document.querySelectorAll("td[aria-selected]")) other.removeAttribute("aria-selected");
     cell.setAttribute("aria-selected", "true");
     const [row, column] = place(cell);
-    showSum(isHidden(row, column) ? {title: "This token may not be looked at: its score is taken as −∞, its weight is 0."}
-      : explain(row, column), isHidden(row, column) ? null : value(row, column));
+    if (isHidden(row, column)) showSum({title: hiddenText}, null);
+    else showSum(explain(row, column), value(row, column));
     // Where the panel lies over the page, the cell comes out from under it.
     const [panel, box] = [document.getElementById("sum").getBoundingClientRect(), cell.getBoundingClientRect()];
     if (panel.left < box.right && box.bottom > panel.top) scrollBy({top: box.bottom - panel.top + 8});
@@ -143,14 +151,16 @@ function showSum(sum, number) {
   if (sum.terms) {
     const rounded = sum.terms.some((term) => term.factors?.length) ? "; factors are shown rounded, the model used all of their digits" : "";
     panel.append(make("p", {class: "quiet"}, `the sum of ${sum.terms.length} term${sum.terms.length > 1 ? "s" : ""}${rounded}:`),
-                 termTable(sum, sum.share ? finer : digits, finer));
+                 termTable(sum.terms, sum.share ? sum.value : number, sum.share ? finer : digits, finer));
   }
+  announce(number == null ? sum.title : `${sum.title}: ${shown(number)}`);
 }
 
 const factTable = (facts, places) => make("table", {}, make("tbody", {}, ...facts.map(([name, value]) =>
   make("tr", {}, make("th", {scope: "row"}, name), make("td", {}, shown(value, places))))));
 
-function termTable({terms, value}, places, finer) {
+/** Terms and their total, which is the number that the model came to, not what they sum to here. */
+function termTable(terms, value, places, finer) {
   const line = (name, steps, text, kind) => make("tr", {class: kind === "term-total" ? "total" : null},
     make("th", {scope: "row"}, word(name)), make("td", {}, steps), make("td", {class: kind}, text));
   const steps = (term) => (term.factors ? term.factors.map((factor) => shown(factor, finer)).join(" × ") : `e^${shown(term.power, finer)}`);
@@ -164,7 +174,7 @@ function termTable({terms, value}, places, finer) {
 function csv(rows, columns, value, isHidden) {
   const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
   const lines = [["", ...columns].map(quoted).join(",")];
-  rows.forEach((label, row) => lines.push([quoted(label),
+  rows.forEach((label, row) => lines.push([quoted(plainly(label)),
     ...columns.map((_, column) => (isHidden(row, column) ? "" : value(row, column)))].join(",")));
   return lines.join("\n") + "\n";
 }
@@ -180,7 +190,9 @@ async function copy(button, text) {
     field.select();
     done = document.execCommand("copy") ? "copied" : "not allowed";
     field.remove();
+    button.focus();
   }
+  announce(done);
   button.textContent = done;
   setTimeout(() => { button.textContent = "copy CSV"; }, 1500);
 }
@@ -194,10 +206,12 @@ function save(name, text) {
 
 /** The matrix as a picture of its own. */
 function svg({name, rows, columns, value, kind, isHidden}) {
-  const clean = (text) => String(text).replace(/[&<>"]/g, (letter) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}[letter]));
-  const [cell, high, left] = [52, 22, 120];
+  const clean = (text) => plainly(text).replace(/[\u0000-\u001f]/g, " ")
+    .replace(/[&<>"]/g, (letter) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}[letter]));
+  const longest = (words) => Math.max(...words.map((label) => plainly(label).length)) * 8 + 16;  // wide letters
+  const [cell, high, left] = [52, 22, longest(rows)];
   const isTurned = columns.some((column) => column.length > 6);
-  const top = isTurned ? 110 : 50;
+  const top = isTurned ? longest(columns) + 24 : 50;
   const largest = kind === "share" ? 1 : largestOf(rows, columns, value, isHidden);
   const parts = [];
   columns.forEach((column, place) => {

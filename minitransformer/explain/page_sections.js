@@ -6,7 +6,7 @@ const columnsOf = (count) => range(count).map(String);
 
 /** A matrix of a stage: a row per token of the step. */
 function plain(step, stage, part, about, explain, value) {
-  const reference = stage[part] ?? stage.widened;
+  const reference = stage[part] ?? stage.widened;  // what is made here has the shape of what it is made of
   return matrix({name: part, about, rows: tokensOf(walk(), step), columns: columnsOf(reference[2]), explain,
                  value: value ?? ((row, column) => at(reference, row, column)), file: fileName(stage, part)});
 }
@@ -24,7 +24,7 @@ const sections = {
     return [make("div", {class: "equation"}, ...parts)];
   },
   residual: (step, stage) => {
-    const names = {states: "on the line", update: `+ what the ${stage.path.includes("feed_forward") ? "network" : "attention"} found`,
+    const names = {states: "on the line", update: `+ what the ${stage.at.startsWith("ff") ? "network" : "attention"} found`,
                    total: "= the line from here on"};
     const explain = (part) => (row, column) => (part === "total"
       ? explainSum(`“${tokensOf(walk(), step)[row]}”, number ${column}`,
@@ -48,51 +48,62 @@ const sections = {
 
 function drawAttention(step, stage) {
   const view = attentionOf(walk(), step, stage);
-  const now = view.isEncoder ? -1 : view.queries.length - 1;
-  const rows = view.produced ? view.queries.map((query, row) => `${query} → ${view.produced[row]}`) : view.queries;
-  const pressed = (is) => (is ? "true" : "false");
-  const heads = range(view.heads).map((head) => make("button", {type: "button", "data-key": `head ${head}`, "aria-pressed": pressed(here.head === head),
-    onclick: () => go({head})}, `head ${head}`));
-  if (view.heads > 1) {
-    for (const [head, name] of [[view.heads, "mean"], [view.heads + 1, "all"]]) {
-      heads.push(make("button", {type: "button", "data-key": `head ${head}`, "aria-pressed": pressed(here.head === head), onclick: () => go({head})}, name));
-    }
-  }
   const looks = {weight: "weights", score: "raw scores", ...(view.scale === 1 ? {} : {scaled: `scores / √${view.width}`})};
-  if (!looks[here.look]) here.look = "weight";
-  const isMean = here.head === view.heads && view.heads > 1;
-  const isAll = here.head > view.heads;
-  const choose = Object.entries(looks).map(([look, name]) => make("button", {type: "button", "data-key": `look ${look}`, "aria-pressed": pressed(here.look === look),
-    onclick: () => go({look})}, name));
-  const mean = (row, key) => total(range(view.heads).map((head) => view[here.look](head, row, key))) / view.heads;
-  const explainMean = (row, key) => explainSum(`Mean over ${view.heads} heads (each divided by ${view.heads})`,
-    Object.fromEntries(range(view.heads).map((head) => [`head ${head}`, view[here.look](head, row, key) / view.heads])));
-  const heatMap = (name, value, explain, file) => matrix({name, rows, columns: view.keys, value, explain, now,
-    about: view.isCross ? "rows: fed in → produced; columns: source" : "rows: Q; columns: K",
-    kind: here.look === "weight" ? "share" : "signed", isHidden: view.isHidden, file: fileName(stage, file), mostAtOnce: 3000});
-  const ofHead = (head, name) => heatMap(name, (row, key) => view[here.look](head, row, key),
-    (row, key) => explainAttention(view, here.look, head, row, key), `${here.look}-head-${head}`);
-  const parts = [make("div", {class: "buttons"},
+  const look = looks[here.look] ? here.look : "weight";
+  const controls = attentionControls(view, looks, look);
+  const ofHead = (head, name) => heatMap(view, look, name, `${look}-head-${head}`, (row, key) => view[look](head, row, key),
+    (row, key) => explainAttention(view, look, head, row, key));
+  if (here.head > view.heads) {
+    const all = range(view.heads).map((head) => ofHead(head, `${looks[look]}, head ${head}`));
+    return [controls, make("div", {class: "many"}, ...all)];
+  }
+  if (view.heads > 1 && here.head === view.heads) {
+    const share = (head, row, key) => view[look](head, row, key) / view.heads;
+    const mean = (row, key) => total(range(view.heads).map((head) => share(head, row, key)));
+    return [controls, heatMap(view, look, looks[look], `${look}-mean`, mean, (row, key) =>
+      explainSum(`Mean over ${view.heads} heads (each divided by ${view.heads})`,
+                 Object.fromEntries(range(view.heads).map((head) => [`head ${head}`, share(head, row, key)]))))];
+  }
+  return [controls, ofHead(here.head, looks[look]), ...headMatrices(view, here.head)];
+}
+
+/** Which head, and what its cells show. */
+function attentionControls(view, looks, look) {
+  const button = (key, name, isPressed, change) => make("button", {type: "button", "data-key": key,
+    "aria-pressed": isPressed ? "true" : "false", onclick: () => go(change)}, name);
+  const names = [...range(view.heads).map((head) => `head ${head}`), "mean", "all"];
+  const heads = names.map((name, head) => button(`head ${head}`, name, here.head === head, {head}));
+  const kinds = Object.entries(looks).map(([each, name]) => button(`look ${each}`, name, look === each, {look: each}));
+  return make("div", {class: "buttons"},
     view.heads > 1 ? make("div", {role: "group", "aria-label": "Head"}, ...heads) : null,
-    make("div", {role: "group", "aria-label": "What the cells show"}, ...choose))];
-  if (isAll) return [...parts, make("div", {class: "many"}, ...range(view.heads).map((head) => ofHead(head, `${looks[here.look]}, head ${head}`)))];
-  parts.push(isMean ? heatMap(looks[here.look], mean, explainMean, `${here.look}-mean`) : ofHead(here.head, looks[here.look]));
-  if (isMean) return parts;
-  const head = here.head;
-  const own = view.isEncoder ? range(view.queries.length) : [now];  // the rows that are computed here
-  const asked = (part) => (row, column) => explainAttention(view, part, head, own[row], column);
+    make("div", {role: "group", "aria-label": "What the cells show"}, ...kinds));
+}
+
+/** Who looks at whom, with the rows of all steps so far. */
+function heatMap(view, look, name, file, value, explain) {
+  const rows = view.produced ? view.queries.map((query, row) => [query, view.produced[row]]) : view.queries;
+  return matrix({name, rows, columns: view.keys, value, explain, now: view.isEncoder ? -1 : rows.length - 1,
+    about: view.isCross ? "rows: fed in → produced; columns: source" : "rows: Q; columns: K",
+    kind: look === "weight" ? "share" : "signed", isHidden: view.isHidden, file: fileName(view.stage, file), mostAtOnce: 3000});
+}
+
+/** What a head computes with: Q, K, V, and what comes of them. */
+function headMatrices(view, head) {
+  const {stage} = view;
+  const own = view.isEncoder ? range(view.queries.length) : [view.queries.length - 1];  // the rows that are computed here
   const queries = own.map((row) => view.queries[row]);
   const columns = columnsOf(view.width);
-  parts.push(make("div", {class: "equation"},
-    matrix({name: "Q", about: "what is asked", rows: queries, columns, value: (row, k) => view.query(head, own[row], k), explain: asked("query"), file: fileName(stage, `Q-head-${head}`)}),
-    matrix({name: "K", about: "what answers", rows: view.keys, columns, value: (key, k) => view.key(head, key, k), file: fileName(stage, `K-head-${head}`),
-            explain: (row, column) => explainAttention(view, "key", head, row, column)}),
-    matrix({name: "V", about: "what is taken", rows: view.keys, columns, value: (key, k) => view.value(head, key, k), file: fileName(stage, `V-head-${head}`),
-            explain: (row, column) => explainAttention(view, "value", head, row, column)}),
-    matrix({name: "weights · V", about: "what each token takes", rows: queries, columns, value: (row, k) => view.context(head, own[row], k), explain: asked("context"), file: fileName(stage, `context-head-${head}`)})));
+  const ofQueries = (name, about, part, file, shape = columns) => matrix({name, about, rows: queries, columns: shape, file: fileName(stage, file),
+    value: (row, column) => (part === "output" ? view.output(own[row], column) : view[part](head, own[row], column)),
+    explain: (row, column) => explainAttention(view, part, head, own[row], column)});
+  const ofKeys = (name, about, part) => matrix({name, about, rows: view.keys, columns, file: fileName(stage, `${name}-head-${head}`),
+    value: (key, k) => view[part](head, key, k), explain: (key, k) => explainAttention(view, part, head, key, k)});
+  const parts = [make("div", {class: "equation"}, ofQueries("Q", "what is asked", "query", `Q-head-${head}`),
+    ofKeys("K", "what answers", "key"), ofKeys("V", "what is taken", "value"),
+    ofQueries("weights · V", "what each token takes", "context", `context-head-${head}`))];
   if (view.heads > 1 || stage.has_output) {
-    parts.push(matrix({name: "output", about: stage.has_output ? "the heads side by side, times W_O" : "the heads side by side",
-      rows: queries, columns: columnsOf(stage.output[2]), value: (row, d) => view.output(own[row], d), explain: asked("output"), file: fileName(stage, "output")}));
+    parts.push(ofQueries("output", stage.has_output ? "the heads side by side, times W_O" : "the heads side by side", "output",
+                         "output", columnsOf(stage.output[2])));
   }
   return parts;
 }
@@ -112,10 +123,11 @@ function drawHead(number, stage) {
   const last = view.queries.length - 1;
   const mean = (key) => total(range(view.heads).map((head) => view.weight(head, last, key))) / view.heads;
   const parts = [
-    make("h3", {}, "Candidates: probability and logit"), make("div", {class: "bars"}, ...bars),
+    make("h3", {}, `Candidates: probability and logit${step.is_forced ? " (what was produced was forced)" : ""}`), make("div", {class: "bars"}, ...bars),
     matrix({name: `why ${step.produced}?`, about: "attention to each source word, and the change of the log-probability without it",
       rows: ["attention", "without it"], columns: walk().source, file: fileName(stage, "why"),
       value: (row, key) => (row === 0 ? mean(key) : step.why[key]), isHidden: (row, key) => row === 1 && step.why[key] === null,
+      hiddenText: "Without this word nothing would be left to translate.",
       explain: (row, key) => (row === 0 ? explainSum(`Attention to “${walk().source[key]}” in the last layer${view.heads > 1 ? `: mean of its heads, each divided by ${view.heads}` : ""}`,
         Object.fromEntries(range(view.heads).map((head) => [`head ${head}`, view.weight(head, last, key) / view.heads])))
         : {title: `Without “${walk().source[key]}”`, formula: [step.why[key]],

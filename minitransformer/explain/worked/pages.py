@@ -18,6 +18,7 @@ from minitransformer.explain.worked.report import (
 from minitransformer.explain.worked.summary import summary
 from minitransformer.explain.worked.verdict import Judged
 
+FEW = 20  # letters of a row that surely fit on a phone
 CLASSES = {"slip": "wrong", "unexplained": "wrong", "follows": "follows"}
 
 
@@ -61,14 +62,16 @@ def sheet_section(worked: Worked, *, is_alone: bool) -> str:
     lines += ['<div class="equation">', *given, "</div>"] if given else []
     if legend := legend_of(worked):
         lines.append(f'<p class="quiet">{escape(legend)}</p>')
-    lines += [step_section(worked, number, each) for number, each in enumerate(worked.steps, 1)]
+    level = "h2" if is_alone else "h3"
+    steps = enumerate(worked.steps, start=1)
+    lines += [step_section(worked, number, each, level) for number, each in steps]
     lines += [f"<pre>{escape(summary(worked))}</pre>", "</section>"]
     return "\n".join(lines)
 
 
-def step_section(worked: Worked, number: int, each: WorkedStep) -> str:
+def step_section(worked: Worked, number: int, each: WorkedStep, level: str) -> str:
     step = each.step
-    lines = [f"<h3>{number}. {escape(heading(step))}</h3>"]
+    lines = [f"<{level}>{number}. {escape(heading(step))}</{level}>"]
     if step.compute:
         lines.append(f"<p><code>= {escape(step.compute.text)}</code></p>")
     if step.text:
@@ -108,7 +111,9 @@ def matrix(name: str, rows: list[list[str]], judged: list[list[Judged]] | None =
         ]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     table = f'<table class="sheet-matrix"><tbody>{"".join(lines)}</tbody></table>'
-    label = f'tabindex="0" role="region" aria-label="{escape(name)}"'
+    longest = max((sum(len(text) + 2 for text in row) for row in rows), default=0)
+    may_scroll = ' tabindex="0"' if longest > FEW else ""
+    label = f'role="group" aria-label="{escape(name)}"{may_scroll}'
     return (
         f"<figure><figcaption><b>{escape(name)}</b></figcaption>"
         f'<div class="scroll" {label}>{table}</div></figure>'
