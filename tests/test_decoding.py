@@ -149,7 +149,7 @@ def test_a_short_sentence_may_have_a_long_translation(tmp_path):
 
 
 def test_what_the_api_cannot_do_is_refused_by_name(tiny):
-    with pytest.raises(UsageError, match="checkpoint 'bset': choose last or best"):
+    with pytest.raises(UsageError, match="checkpoint 'bset': choose last, best or a step"):
         Translator.load(tiny.path, checkpoint="bset")
     with pytest.raises(UsageError, match="device 'abacus': choose auto, cuda, mps, cpu"):
         Translator.load(tiny.path, device="abacus")

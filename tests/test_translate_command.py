@@ -195,8 +195,10 @@ class Terminal:
         """Press a key again and again: readline notices a signal only while it waits for a key."""
         while wanted not in self.unread:
             self.type(key)
-            if select.select([self.handle], [], [], 3)[0]:
-                self.unread += os.read(self.handle, 1000)
+            until = time.monotonic() + 3
+            while wanted not in self.unread and time.monotonic() < until:
+                if select.select([self.handle], [], [], 0.5)[0]:
+                    self.unread += os.read(self.handle, 1000)
         self.read_until(wanted)
 
     def read_until(self, wanted: bytes) -> bytes:

@@ -230,7 +230,7 @@ def test_the_command_shows_checks_and_writes(tiny):
     [
         (["--walkthrough"], 2, "name a sentence to walk through"),
         (["--walkthrough", " "], 2, "name a sentence to walk through"),
-        (["--walkthrough", "out.txt", "Let's go"], 2, "is written as .json or .md"),
+        (["--walkthrough", "out.txt", "Let's go"], 2, "is written as one of .html, .json, .md"),
         (["--walkthrough", "out.json", "Let's go", "--step", "1"], 2, "a file has everything"),
         (["--walkthrough", "a", "b", "--expected", "c"], 2, "the right answer of one sentence"),
         (["--precision", "2", "Let's go"], 2, "--precision goes with --walkthrough"),
