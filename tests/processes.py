@@ -4,6 +4,7 @@ import io
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -66,6 +67,8 @@ def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Fi
 
 
 def run_script(script: str, arguments: list[str], folder: Path, terminal: str | None) -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so would all that is forked from it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     names = [f".{Path(script).name}.{stream}" for stream in ("in", "out", "err")]
     flags = [os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2]

@@ -193,7 +193,9 @@ class Terminal:
 
     def press_until(self, key: bytes, wanted: bytes) -> None:
         """Press a key again and again: readline notices a signal only while it waits for a key."""
-        while wanted not in self.unread:
+        for _ in range(10):
+            if wanted in self.unread:
+                break
             self.type(key)
             until = time.monotonic() + 3
             while wanted not in self.unread and time.monotonic() < until:
