@@ -81,11 +81,15 @@ def convert(value: Any, hint: Any) -> Any:
             if isinstance(value, list | tuple) == (typing.get_origin(choice) is tuple):
                 with contextlib.suppress(ValueError):
                     return convert(value, choice)
-        single = next(each for each in arguments if typing.get_origin(each) is not tuple)
+        lists = [each for each in arguments if typing.get_origin(each) is tuple]
+        singles = [each for each in arguments if typing.get_origin(each) is not tuple]
+        if lists and isinstance(value, list | tuple):
+            return convert(value, lists[0])  # its complaint stands for all of them
         try:
-            return convert(value, arguments[0] if isinstance(value, list | tuple) else single)
+            return convert(value, singles[0])
         except ValueError as error:
-            raise ValueError(f"{error}; or give a list such as [a, b]") from None
+            more = "; or give a list such as [a, b]" if lists else ""
+            raise ValueError(f"{error}{more}") from None
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"expected a list such as [a, b], got {describe(value)}")

@@ -141,7 +141,7 @@ modle: {}
         ('data: {source: "a\\ud800"}', "or half a surrogate pair"),
         ("data: {source: [a, b, c]}", "data.source: aligned files are two, such as [a.en, a.es]"),
         ("data: {source: 7}", "data.source: expected a word, got 7"),
-        ("data: {source: [1, 2]}", "data.source: expected a word, got [1, 2]"),
+        ("data: {source: [1, 2]}", "data.source: expected a word, got 1"),
         ("data: {source: a, columns: [en]}", "data.columns: give two names, such as [en, es]"),
         ("data: {source: a, columns: [en, 2]}", "data.columns: give two names, such as [en, es]"),
         ("data: {source: a, columns: [0, 1]}", "data.columns: columns are counted from 1"),

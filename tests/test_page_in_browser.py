@@ -256,6 +256,22 @@ def test_a_cell_is_reached_with_the_keyboard_and_told(open_page):
     assert "step 2 of 4" in page.locator("#steps output").inner_text()
 
 
+def test_a_click_moves_the_page_only_where_the_panel_lies_over_it(open_page):
+    wide = open_page("bangla", "#step=1&at=cross", width=1200, height=500)
+    cut_off = wide.locator("[data-matrix='Q'] .scroll")
+    cut_off.scroll_into_view_if_needed()
+    before = wide.evaluate("scrollY")
+    box = cut_off.bounding_box()
+    wide.mouse.click(box["x"] + box["width"] - 8, box["y"] + box["height"] - 12)
+    assert wide.locator("td[aria-selected='true']").count() == 1
+    assert wide.evaluate("scrollY") == before
+    phone = open_page("bangla", "#step=1&at=cross", width=390, height=700)
+    cell = phone.locator("[data-matrix='K'] tbody tr").last.locator("td").first
+    cell.click()
+    box, panel = cell.bounding_box(), phone.locator("#sum").bounding_box()
+    assert box["y"] + box["height"] <= panel["y"]
+
+
 def test_heads_scores_digits_and_files(open_page, pages):
     page = open_page("pre-norm", "#step=0&at=self")
     assert page.get_by_role("button", name="head 0").get_attribute("aria-pressed") == "true"
@@ -295,7 +311,7 @@ def test_the_focus_stays_where_it_was(open_page):
     assert focused() == "Cross-attention"
     page.locator("button.next").press("Enter")  # what comes next is read from its beginning
     assert focused() == "Step 1: Add cross-attention, layer 0"
-    assert page.locator("main h2").bounding_box()["y"] > page.locator(".bar").bounding_box()["y"]
+    assert page.locator("main h2").bounding_box()["y"] > page.locator(".top").bounding_box()["y"]
 
 
 def test_held_keys_and_frames_without_history_are_no_trouble(pages, browser):  # noqa: F811

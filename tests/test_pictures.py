@@ -403,5 +403,7 @@ def test_a_sentence_that_no_font_has_is_numbered_alike_everywhere(only_shipped_f
     names = [text.text for text in texts(picture)]
     assert names[0] == arrow("go [1]", "[2]")
     assert arrow("<EOS>", "[2]") in names
-    assert names.count("[1] U+4F60 U+597D") == 2
-    assert names.count("[2] U+65E5 U+672C") == 1
+    assert names.count("[1] U+4F60 U+597D") == 3  # under the heading, and in two of the maps
+    assert names.count("[2] U+65E5 U+672C") == 2
+    punctuated = sentence_picture("你好!", "a", [encoder, masked_view(["<EOS>"], ["a"]), view])
+    assert "[1] U+4F60 U+597D U+0021" in [text.text for text in texts(punctuated)]

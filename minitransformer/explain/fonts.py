@@ -86,7 +86,7 @@ def system_fonts() -> list[tuple[str, set[int]]]:
     for path in sorted(findSystemFonts(), key=oddity):
         try:
             face = FT2Font(path)
-        except RuntimeError:  # not a font after all
+        except (RuntimeError, OSError):  # not a font after all, or not for us
             continue
         if face.scalable and FaceFlags.COLOR not in face.face_flags:
             found.append((path, set(face.get_charmap())))

@@ -101,7 +101,7 @@ function draw() {
   drawSection();
   element("sum").replaceChildren(make("p", {class: "quiet hint"}, "Click any number, or go to it with the keys, and the sum that made it stands here."));
   if (key) document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({preventScroll: true});
-  document.documentElement.style.setProperty("--top", `${document.querySelector(".bar").offsetHeight + 12}px`);
+  document.documentElement.style.setProperty("--top", `${document.querySelector(".top").offsetHeight + 12}px`);
 }
 
 function drawChoices() {

@@ -105,7 +105,7 @@ function grid({name, rows, columns, value, explain, kind, isHidden, now, hiddenT
     else showSum(explain(row, column), value(row, column));
     // Where the panel lies over the page, the cell comes out from under it.
     const [panel, box] = [document.getElementById("sum").getBoundingClientRect(), cell.getBoundingClientRect()];
-    if (panel.left < box.right && box.bottom > panel.top) scrollBy({top: box.bottom - panel.top + 8});
+    if (panel.left < box.left && box.bottom > panel.top) scrollBy({top: box.bottom - panel.top + 8});
   };
   const first = body.querySelector("td");
   if (first) first.tabIndex = 0;

@@ -91,7 +91,11 @@ def sentence_picture(source: str, translation: str, views: list[AttentionView]) 
         for layer in zip_longest(*columns)
     ]  # fmt: skip
     maps = stacked([beside(layer, 30) for layer in layers], 12)
-    return stacked([Picture(max(maps.width, right_edge(heading)), 24, [heading]), maps], 0)
+    lines = [
+        Text(MARGIN, 30 + 12 * number, line, SMALL) for number, line in enumerate(names.legend())
+    ]
+    width = max(maps.width, right_edge(heading))
+    return stacked([Picture(width, 24 + 12 * len(lines), [heading, *lines]), maps], 0)
 
 
 def arrow(first: str, second: str) -> str:
