@@ -55,13 +55,22 @@ def remarks(translation: Translation, translator: Translator) -> list[str]:
     ]
     if len(unknown) > MOST_UNKNOWN:
         found.append(f"and {len(unknown) - MOST_UNKNOWN} more unknown {name}s")
-    if translation.left_out:
-        found.append(
-            f"{len(translation.source.ids)} tokens, the model takes {translator.max_length}; "
-            f"the last {translation.left_out} were left out"
-        )
-    if not translation.is_finished:
-        found.append(f"no end after {len(translation.tokens)} tokens; cut there")
+    return found + length_remarks(
+        len(translation.source.ids),
+        translation.left_out,
+        len(translation.tokens),
+        is_finished=translation.is_finished,
+    )
+
+
+def length_remarks(given: int, left_out: int, produced: int, *, is_finished: bool) -> list[str]:
+    """What was cut off a sentence, and off its translation."""
+    found = []
+    if left_out:
+        taken = f"{given} tokens, the model takes {given - left_out}"
+        found.append(f"{taken}; the last {left_out} were left out")
+    if not is_finished:
+        found.append(f"no end after {produced} tokens; cut there")
     return found
 
 

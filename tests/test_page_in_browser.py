@@ -309,6 +309,10 @@ def test_the_focus_stays_where_it_was(open_page):
     page.locator("#map a.cross").first.press("Enter")
     page.locator("main h2", has_text="Step 1: Cross-attention, layer 0").wait_for()
     assert focused() == "Cross-attention"
+    page.get_by_role("button", name="← step").press("Enter")  # to the encoder, where it ends
+    assert page.evaluate("document.activeElement.type") == "range"
+    page.get_by_role("button", name="step →").press("Enter")
+    assert focused() == "step →"
     page.locator("button.next").press("Enter")  # what comes next is read from its beginning
     assert focused() == "Step 1: Add cross-attention, layer 0"
     assert page.locator("main h2").bounding_box()["y"] > page.locator(".top").bounding_box()["y"]

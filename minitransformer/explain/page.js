@@ -162,8 +162,10 @@ function drawSteps() {
   slider.max = steps.length;
   slider.value = here.step;
   slider.setAttribute("aria-valuetext", here.step ? `step ${here.step} of ${steps.length}` : "encoder");
-  box.querySelector(".back").disabled = here.step === 0;
-  box.querySelector(".forth").disabled = here.step === steps.length;
+  const isAtEnd = {back: here.step === 0, forth: here.step === steps.length};
+  if (isAtEnd[document.activeElement?.className]) slider.focus();  // a button that ends takes no focus
+  box.querySelector(".back").disabled = isAtEnd.back;
+  box.querySelector(".forth").disabled = isAtEnd.forth;
   box.querySelector("output").replaceChildren(word(told));
 }
 

@@ -43,16 +43,17 @@ def page_html(walks: dict[str, list[Walkthrough]], precision: int) -> str:
     }
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     texts = ["\n".join(View(precision=precision).compact(walk)) for walk in last]
-    return filled(
+    title = escape(f"{last[0].text} → {last[0].translation}")
+    body = filled(
         "page.html",
-        title=escape(f"{last[0].text} → {last[0].translation}"),
-        style=page_style(text),
+        title=title,
         version=__version__,
         noscript="\n".join(f"<pre>{escape(each)}</pre>" for each in texts),
         data=text.replace("<", "\\u003c"),  # nothing in it ends the script that holds it
         numbers=numbers.encoded(),
         script="\n".join(page_file(name) for name in SCRIPTS),
     )
+    return filled("frame.html", title=title, style=page_style(text), body=body)
 
 
 def page_file(name: str) -> str:

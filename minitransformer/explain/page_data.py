@@ -20,6 +20,7 @@ from minitransformer.explain.stages import (
 )
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.explain.walkthrough_files import MOST_PARAMETERS, stage_kind
+from minitransformer.line_translation import length_remarks
 from minitransformer.model.layers import FeedForward, MultiHeadAttention
 from minitransformer.model.transformer import Transformer
 from minitransformer.weights import model_tensors
@@ -66,14 +67,8 @@ def walk_data(walk: Walkthrough, numbers: Numbers) -> dict[str, Any]:
 
 def notes_of(walk: Walkthrough) -> list[str]:
     """What a reader should know before the first number."""
-    given = len(walk.tokenizer.encode_source(walk.text).ids)
-    left_out = given - len(walk.source_ids)
-    notes = []
-    if left_out:
-        notes.append(f"{given} tokens, the model takes {given - left_out}: the last were left out")
-    if not walk.is_finished:
-        notes.append(f"no end after {len(walk.steps)} tokens; cut there")
-    return notes
+    given, taken = len(walk.tokenizer.encode_source(walk.text).ids), len(walk.source_ids)
+    return length_remarks(given, given - taken, len(walk.steps), is_finished=walk.is_finished)
 
 
 def has_few_parameters(model: Transformer) -> bool:

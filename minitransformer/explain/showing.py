@@ -24,7 +24,7 @@ def show_walkthroughs(
 ) -> None:
     """Walk through each sentence, check every value, and show or write what was asked for."""
     sentences = sentences_to_walk(translator, texts, options)
-    precision = DIGITS if options.precision is None else options.precision
+    precision = digits_of(options)
     view = View(precision=precision, colour=wants_colour())
     walks = []
     for text in sentences:
@@ -56,9 +56,12 @@ def write_walkthrough_page(
     }
     for walk in list(walks.values())[-1]:
         say_remarks(walk, last)
-    precision = DIGITS if options.precision is None else options.precision
-    write_page(Path(options.walkthrough), walks, precision)
+    write_page(Path(options.walkthrough), walks, digits_of(options))
     print(f"wrote {options.walkthrough}", file=sys.stderr)
+
+
+def digits_of(options: argparse.Namespace) -> int:
+    return DIGITS if options.precision is None else int(options.precision)
 
 
 def sentences_to_walk(

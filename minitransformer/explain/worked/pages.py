@@ -26,8 +26,13 @@ def worked_page(works: list[Worked]) -> str:
     """One sheet as a page, or several under an index."""
     title = works[0].sheet.title if len(works) == 1 else "Worked by hand, checked by machine"
     sheets = "\n".join(sheet_section(worked, is_alone=len(works) == 1) for worked in works)
-    body = (f"{index(works)}\n" if len(works) > 1 else "") + sheets
-    return filled("worked_page.html", title=escape(title), style=page_style(body), body=body)
+    body = f"""<main>
+<h1>{escape(title)}</h1>
+<p class="quiet">Every printed number, run again through the functions that train the models.</p>
+{index(works) if len(works) > 1 else ""}
+{sheets}
+</main>"""
+    return filled("frame.html", title=escape(title), style=page_style(body), body=body)
 
 
 def index(works: list[Worked]) -> str:
