@@ -44,7 +44,10 @@ def assert_same(run_path: Path, expected: Path) -> None:
     assert everything_without_clock(run_path) == everything_without_clock(expected)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, number, code):
     running = Running(*COMMAND, folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)

@@ -209,6 +209,7 @@ def test_what_cannot_be_written_is_one_line(tiny_bn, tmp_path, arguments, compla
     assert complaint in told.err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_worked_examples_have_pages(tmp_path):
     command = "minitransformer/explain/worked/__main__.py"
     told = run(command, "lets-go", "--html", "one.html", folder=tmp_path)

@@ -331,6 +331,7 @@ def test_letters_that_are_drawn_as_nothing_are_all_that_may_lack_a_glyph():
         fonts.bitmap("a" + "b".join(drawable[start : start + 50]), 11)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5))
 def test_any_text_is_drawn_without_a_box_a_crash_or_a_warning(words):

@@ -270,9 +270,9 @@ def fail_at(call: int, function):
     ("place", "name", "call"),
     [
         (tensorboard_module, "attention_picture", 1),  # in the evaluation before the first step
-        (tensorboard_module, "attention_picture", 5),
+        pytest.param(tensorboard_module, "attention_picture", 5, marks=pytest.mark.slow),
         (tensorboard_module, "attention_picture", 8),
-        (tensorboard_module, "attention_picture", 12),
+        pytest.param(tensorboard_module, "attention_picture", 12, marks=pytest.mark.slow),
         (tensorboard_module, "attention_picture", 14),  # in the walk
         (tensorboard_module, "write_projector", 1),  # after the walk
         (RunFolder, "save", 2),  # the events have been synced, the checkpoint was not written
@@ -366,6 +366,7 @@ def test_without_tensorboard_nothing_of_it_is_loaded_or_written(tmp_path):
     assert "tensorboard" not in result.stdout
 
 
+@pytest.mark.slow
 def test_what_a_reader_should_know_of_probes_is_said_once(tmp_path, capsys):
     def notes(name: str, probes: str) -> list[str]:
         trainer_for(
