@@ -1,13 +1,16 @@
 """Train a run: python train.py --config tiny.yaml"""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from minitransformer import __version__
 from minitransformer.config import load_config
 from minitransformer.errors import ConfigError
+from minitransformer.settings import Config
 from minitransformer.terminal import run_command
+from minitransformer.training.companions import Companions, companions
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -45,26 +48,38 @@ def main(arguments: list[str]) -> int:
     config = load_config(config_path, options.set)
     run_path = options.run or Path("runs") / config_path.stem
 
+    command = [sys.executable, str(Path(__file__).resolve()), *arguments]
+    with companions(config.training.processes, command) as others:
+        return train(config, run_path, options, others)
+
+
+def train(
+    config: Config, run_path: Path, options: argparse.Namespace, others: Companions | None
+) -> int:
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.checkpoint import RunFolder
     from minitransformer.device import choose_device
     from minitransformer.explain.worked.sheet_model import shipped_weights
     from minitransformer.training.console import Console
+    from minitransformer.training.distributed import joined, own_device
     from minitransformer.training.trainer import Trainer
     from minitransformer.training.watcher import Watcher
 
-    watchers: list[Watcher] = [Console()]
-    if config.logging.tensorboard:
-        from minitransformer.explain.tensorboard import TensorBoard
+    device = own_device(choose_device(options.device))
+    with joined(others, device, config.training.join_timeout) as ranks:
+        watchers: list[Watcher] = [Console()] if ranks.is_first else []
+        if config.logging.tensorboard and ranks.is_first:
+            from minitransformer.explain.tensorboard import TensorBoard
 
-        watchers.append(TensorBoard())
-    device = choose_device(options.device)
-    trainer = Trainer(
-        config, RunFolder(run_path), device, watchers, fresh=options.fresh,
-        starting_weights=shipped_weights(config.training.start_from),
-    )  # fmt: skip
-    return trainer.run()
+            watchers.append(TensorBoard())
+        trainer = Trainer(
+            config, RunFolder(run_path), device, watchers, fresh=options.fresh,
+            starting_weights=shipped_weights(config.training.start_from), ranks=ranks,
+        )  # fmt: skip
+        return trainer.run()
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(sys.argv[1:])))
+    # Of several processes on a machine, the first one speaks.
+    is_quiet = os.environ.get("LOCAL_RANK", "0") != "0"
+    sys.exit(run_command(lambda: main(sys.argv[1:]), is_quiet=is_quiet))

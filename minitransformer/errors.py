@@ -40,6 +40,14 @@ class CheckpointError(UserError):
     """A run folder or a checkpoint that cannot be used."""
 
 
+class ProcessError(UserError):
+    """Trouble among the processes of one run, or what went wrong in another one of them."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A hint for a misspelt word, empty when nothing is near."""
     names = list(choices)

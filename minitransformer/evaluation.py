@@ -11,20 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from minitransformer import metrics
 from minitransformer.config import load_config
-from minitransformer.data.batching import Batch, make_batch
 from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.preparation import prepare
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import EOS, EOS_ID, PAD_ID, UNK_ID
+from minitransformer.data.tokens import EOS, EOS_ID, UNK_ID
 from minitransformer.data.words import normalize
-from minitransformer.decoding import Translator, evaluating, greedy
+from minitransformer.decoding import Translator
 from minitransformer.errors import DataError
+from minitransformer.judging import Judged, batches_by_length, judge
 from minitransformer.metrics import Score, Sum
 from minitransformer.model.transformer import Transformer
 from minitransformer.settings import Config
@@ -79,42 +76,43 @@ def evaluate(
 ) -> Evaluation:
     """Score a model on sentence pairs."""
     began = time.perf_counter()
-    device = next(model.parameters()).device
-    loss = forced = free = Sum(0, 0)
+    batches = batches_by_length(encoded, config.evaluation.batch_size)
+    judged = judge(model, encoded, batches, tokenizer.start_id, config.model.max_length)
+    return summarize(pairs, encoded, judged, tokenizer, config, began)
+
+
+def summarize(
+    pairs: list[Pair],
+    encoded: Sequence[EncodedPair],
+    judged: list[Judged],
+    tokenizer: PairTokenizer,
+    config: Config,
+    began: float,
+) -> Evaluation:
+    """The scores of a split whose batches have been judged."""
+    loss, forced, free = 0.0, Sum(0, 0), Sum(0, 0)
     translations, forced_texts = ([""] * len(pairs) for _ in range(2))
     is_exact = [False] * len(pairs)
-    by_length = sorted(range(len(pairs)), key=lambda place: len(encoded[place].source))
-    size = config.evaluation.batch_size
-    for start in range(0, len(by_length), size):
-        places = by_length[start : start + size]
-        batch = make_batch([encoded[place] for place in places], tokenizer.start_id).to(device)
-        batch_loss, batch_forced, predicted = teacher_forced(model, batch)
-        loss, forced = loss + batch_loss, forced + batch_forced
-        produced = greedy(
-            model,
-            batch.source,
-            start_id=tokenizer.start_id,
-            limits=[
-                # No output beyond this can be right, and early models run on and on.
-                min(2 * len(encoded[place].target) + 10, config.model.max_length)
-                for place in places
-            ],
-        )
-        for place, choices, row in zip(places, produced, predicted.tolist(), strict=True):
-            ids = [choice.id for choice in choices]
-            forced_texts[place] = forced_text(tokenizer, row[: len(encoded[place].target)])
-            free += metrics.matching_tokens(ids, encoded[place].target)
+    for batch in judged:
+        loss += batch.loss
+        for place, predicted, ids in zip(
+            batch.places, batch.predicted, batch.produced, strict=True
+        ):
+            expected = encoded[place].target
+            forced += metrics.matching_tokens(predicted, expected)
+            free += metrics.matching_tokens(ids, expected)
+            forced_texts[place] = forced_text(tokenizer, predicted)
             translations[place] = tokenizer.target.decode(ids)
             # An unknown word of the reference is not <UNK>: nothing that is produced equals it.
             # Pieces may be cut otherwise and still make the same text.
             is_exact[place] = (
                 ids[-1] == EOS_ID
                 and UNK_ID not in ids
-                and translations[place] == tokenizer.target.decode(encoded[place].target)
+                and translations[place] == tokenizer.target.decode(expected)
             )
     references = [normalize(pair.target) for pair in pairs]
     return Evaluation(
-        loss=loss,
+        loss=Sum(loss, forced.count),
         accuracy_teacher_forced=forced,
         accuracy_free_running=free,
         exact_match=Sum(sum(is_exact), len(pairs)),
@@ -125,19 +123,6 @@ def evaluate(
             for place, pair in enumerate(pairs)
         ],
         seconds=time.perf_counter() - began,
-    )
-
-
-def teacher_forced(model: Transformer, batch: Batch) -> tuple[Sum, Sum, Tensor]:
-    """Loss, accuracy and predicted ids [B, T] when every earlier token is given."""
-    with evaluating(model), torch.inference_mode():
-        logits = model(batch.source, batch.target_input)
-        loss = float(metrics.summed_loss(logits, batch.target_output, PAD_ID))
-        predicted = logits.argmax(dim=-1)
-    return (
-        Sum(loss, batch.num_target_tokens),
-        metrics.correct_tokens(predicted, batch.target_output, PAD_ID),
-        predicted,
     )
 
 

@@ -32,28 +32,19 @@ class Score(NamedTuple):
 
 
 def summed_loss(
-    logits: Float[Tensor, "batch target vocab"],
-    labels: Int[Tensor, "batch target"],
+    logits: Float[Tensor, "*places vocab"],
+    labels: Int[Tensor, "*places"],
     pad_id: int,
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
     """Cross-entropy summed over the labels that are not padding."""
     return functional.cross_entropy(
-        logits.flatten(0, 1),
+        logits.flatten(0, -2),
         labels.flatten(),
         ignore_index=pad_id,
         label_smoothing=label_smoothing,
         reduction="sum",
     )
-
-
-def correct_tokens(
-    predicted: Int[Tensor, "batch target"], labels: Int[Tensor, "batch target"], pad_id: int
-) -> Sum:
-    """How many labels were predicted."""
-    is_real = labels != pad_id
-    is_right = (predicted == labels) & is_real
-    return Sum(int(is_right.sum()), int(is_real.sum()))
 
 
 def matching_tokens(produced: list[int], expected: list[int]) -> Sum:

@@ -89,7 +89,10 @@ class ModelConfig:
 class TrainingConfig:
     steps: Count = 600
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
+    processes: Annotated[int, Range(1, 1024)] = 1
     threads: Annotated[int, Range(0, 1024)] = 1
+    precision: Literal["float32", "bf16"] = "float32"
+    join_timeout: Annotated[float, Range(1, 86_400)] = 60
     batch_tokens: Count = 900
     accumulate: Count = 1
     learning_rate: Positive = 0.01

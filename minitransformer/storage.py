@@ -93,10 +93,14 @@ def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, 
     if expected_checksum is not None and checksum(content) != expected_checksum:
         raise CheckpointError(f"{path}: damaged (its checksum does not match)")
     try:
-        return tensors_from_bytes(content)
+        return bytes_to_tensors(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
 
 
 def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
     return tensors_to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def bytes_to_tensors(content: bytes) -> dict[str, Tensor]:
+    return tensors_from_bytes(content)

@@ -8,40 +8,44 @@ from collections.abc import Callable
 from minitransformer.errors import UserError
 
 
-def run_command(command: Callable[[], int]) -> int:
+def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
     """Run a command and turn what goes wrong for its user into one line and an exit code."""
     prepare_streams()
+
+    def say(line: str) -> None:
+        if not is_quiet:
+            print(line, file=sys.stderr)
+
     try:
         code = command()
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return error.exit_code
     except BrokenPipeError:
         silence_stdout()
-        print("error: nobody reads the output any more; stopped", file=sys.stderr)
+        say("error: nobody reads the output any more; stopped")
         return 1
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        print(f"error: {name}{error.strerror or error}", file=sys.stderr)
+        say(f"error: {name}{error.strerror or error}")
         return 1
     except ModuleNotFoundError as error:
         if str(error.name).startswith("minitransformer"):
             raise  # a mistake of ours, not another Python than the one installed to
-        print(
+        say(
             f"error: {error.name} is not installed for {sys.executable}; "
-            "use the environment of: pip install -c constraints.txt -e .",
-            file=sys.stderr,
+            "use the environment of: pip install -c constraints.txt -e ."
         )
         return 1
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise  # a mistake of ours, not a full machine
-        print("error: not enough memory; make the model or the batches smaller", file=sys.stderr)
+        say("error: not enough memory; make the model or the batches smaller")
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        say("\ninterrupted")
         return 130
 
 

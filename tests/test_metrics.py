@@ -8,7 +8,6 @@ from minitransformer.metrics import (
     Sum,
     bleu,
     chrf,
-    correct_tokens,
     matching_tokens,
     perplexity,
     summed_loss,
@@ -44,11 +43,6 @@ def test_label_smoothing_is_the_formula_and_ignores_padding():
         row = log_probabilities[0, place]
         expected -= (1 - smoothing) * float(row[labels[0, place]]) + smoothing * float(row.mean())
     assert float(summed_loss(logits, labels, PAD, smoothing)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_accuracy_counts_real_tokens_only():
-    predicted = torch.tensor([[1, 2, PAD]])
-    assert correct_tokens(predicted, torch.tensor([[1, 1, PAD]]), PAD) == Sum(1, 2)
 
 
 @pytest.mark.parametrize(

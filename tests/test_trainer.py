@@ -332,7 +332,8 @@ def other_value(value, hint):
 def test_only_harmless_settings_may_change_on_the_way(tmp_path):
     harmless = {
         "data.cache", "data.test", "training.steps", "training.save_every",
-        "training.keep_checkpoints", "training.patience", "evaluation.every",
+        "training.keep_checkpoints", "training.patience", "training.processes",
+        "training.join_timeout", "evaluation.every",
         "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
         "logging.tensorboard", "logging.every", "logging.probes",
     }  # fmt: skip

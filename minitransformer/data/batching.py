@@ -80,8 +80,18 @@ def cut_batches(widths: list[int], batch_tokens: int) -> list[int]:
 class BatchStream:
     """Batches without end; (epoch, index) is all that a checkpoint needs to continue it."""
 
-    def __init__(self, pairs: EncodedSplit, *, batch_tokens: int, seed: int, start_id: int) -> None:
+    def __init__(
+        self,
+        pairs: EncodedSplit,
+        *,
+        batch_tokens: int,
+        seed: int,
+        start_id: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         self.pairs = pairs
+        self.rank, self.world_size = rank, world_size
         self.batch_tokens = batch_tokens
         self.seed = seed
         self.start_id = start_id
@@ -96,12 +106,15 @@ class BatchStream:
         )
 
     def next(self) -> Batch:
+        """This process's rows of the next batch; where it has none, a row without labels."""
         if self.index == len(self.order):
             self.move_to(epoch=self.epoch + 1, index=0)
         places = self.order[self.index]
         self.index += 1
+        own = places[self.rank :: self.world_size]
         source, target = (
-            torch.from_numpy(side.padded(places, PAD_ID))
+            torch.from_numpy(side.padded(own if len(own) else places[:1], PAD_ID))
             for side in (self.pairs.sources, self.pairs.targets)
         )
-        return Batch(source, shifted(target, self.start_id), target)
+        target_input = shifted(target, self.start_id)
+        return Batch(source, target_input, target if len(own) else target.fill_(PAD_ID))

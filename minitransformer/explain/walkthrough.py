@@ -191,8 +191,8 @@ def decode(
 
 def best_candidates(probabilities: Tensor, names: list[str]) -> list[Candidate]:
     """The most probable tokens by name."""
-    best, ids = most_probable(probabilities, NUM_CANDIDATES)
+    best, ids = most_probable(probabilities[None].clone(), NUM_CANDIDATES)
     return [
         Candidate(id, names[id], probability)
-        for id, probability in zip(ids.tolist(), best.tolist(), strict=True)
+        for id, probability in zip(ids[0].tolist(), best[0].tolist(), strict=True)
     ]

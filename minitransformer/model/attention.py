@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional
+
+from minitransformer.model.dropout import drop
 
 
 class Attended(NamedTuple):
@@ -86,5 +87,5 @@ def attend(
     scaled = scores / query.shape[-1] ** 0.5 if scale_scores else scores
     allowed = scaled if mask is None else hide(scaled, mask)
     weights = allowed.softmax(dim=-1)
-    context = functional.dropout(weights, dropout, training=dropout > 0) @ value
+    context = drop(weights, dropout, training=True) @ value
     return Attended(scores, scaled, weights, context)

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from minitransformer.model.dropout import drop
 from minitransformer.model.positional import LearnedPositions, SinusoidalPositions
 from minitransformer.model.trace import tap
 
@@ -47,4 +48,4 @@ class Embedding(nn.Module):
             positions = self.positions(start, start + ids.shape[1])  # [T, D]
             total = tokens + positions
             tap(self, tokens=tokens, positions=positions, output=total)
-        return functional.dropout(total, self.dropout, self.training)
+        return drop(total, self.dropout, self.training)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from minitransformer.model.attention import attend, merge_heads, split_heads
 from minitransformer.model.cache import KeyValues, LayerCache
+from minitransformer.model.dropout import drop
 from minitransformer.model.positional import rotate
 from minitransformer.model.trace import tap
 
@@ -95,7 +96,7 @@ class FeedForward(nn.Module):
     def forward(self, states: States) -> States:
         widened = self.widen(states)  # [B, T, F]
         hidden = self.activation(widened)
-        output: Tensor = self.narrow(functional.dropout(hidden, self.dropout, self.training))
+        output: Tensor = self.narrow(drop(hidden, self.dropout, self.training))
         tap(self, widened=widened, hidden=hidden, output=output)
         return output
 
@@ -111,7 +112,7 @@ class Residual(nn.Module):
 
     def forward(self, states: States, block: Callable[[States], States]) -> States:
         normed = states if self.pre_norm is None else self.pre_norm(states)
-        update = functional.dropout(block(normed), self.dropout, self.training)
+        update = drop(block(normed), self.dropout, self.training)
         total = states + update
         output = total if self.post_norm is None else self.post_norm(total)
         tap(self, states=states, normed=normed, update=update, total=total, output=output)

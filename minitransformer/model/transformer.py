@@ -188,16 +188,27 @@ class Transformer(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch target vocab"]:
         """Logits for the token after each target token; with a cache, `target` continues it."""
+        logits: Tensor = self.head(self.decode_states(target, memory, cache))
+        tap(self, logits=logits)
+        return logits
+
+    def decode_states(
+        self,
+        target: Int[Tensor, "batch target"],
+        memory: Memory,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch target d_model"]:
+        """What the head reads; training takes it from here, since all logits at once are large."""
         cache = self.new_cache(memory) if cache is None else cache
         positions = self.positions_for(target, cache.length)
         cache.target_mask = torch.cat(
             (cache.target_mask, padding_mask(target, self.pad_id)), dim=-1
         )
-        causal = causal_mask(target.shape[1], cache.length, target.device)
-        states = self.decoder(target, cache.target_mask & causal, memory, positions, cache)
-        logits: Tensor = self.head(states)
-        tap(self, logits=logits)
-        return logits
+        mask = cache.target_mask
+        if target.shape[1] > 1:  # nothing is later than a single token
+            mask = mask & causal_mask(target.shape[1], cache.length, target.device)
+        states: Tensor = self.decoder(target, mask, memory, positions, cache)
+        return states
 
     def forward(
         self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"]
@@ -210,6 +221,8 @@ class Transformer(nn.Module):
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
             cross = layer.cross_attention.project(memory.states)
+            if not cross.key.requires_grad:  # decoding reads it at every step
+                cross = cross.contiguous()
             nothing = cross.key[:, :, :0]  # [B, H, 0, K]
             layers.append(LayerCache(KeyValues(nothing, nothing), cross))
         return KeyValueCache(layers, memory.mask[..., :0])

@@ -120,7 +120,9 @@ def plan(trainer: Trainer) -> list[str]:
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
     only = "" if trained == parameters else f", {trained:,} of them trained"
-    threads = f", {training.threads} thread{'s' * (training.threads > 1)}"
+    threads = f"{training.threads} thread{'s' * (training.threads > 1)}" * (training.threads > 0)
+    several = f"{trainer.ranks.world_size} processes" * (trainer.ranks.world_size > 1)
+    workers = " of ".join(filter(None, (several, threads)))
     batches = len(trainer.stream.order)
     return [
         f"minitransformer {__version__}",
@@ -135,7 +137,7 @@ def plan(trainer: Trainer) -> list[str]:
         f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
         f"{f' × {training.accumulate}' if training.accumulate > 1 else ''} "
         f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
-        f"device      {trainer.device.type}{threads if training.threads else ''}",
+        f"device      {', '.join(filter(None, (trainer.device.type, workers)))}",
     ]
 
 

@@ -1,7 +1,8 @@
 """The training loop: run -> step -> evaluate -> save, from wherever a run folder stands."""
 
-import math
+import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -9,23 +10,28 @@ from torch import Tensor
 
 from minitransformer.checkpoint import RunFolder, State
 from minitransformer.data.batching import BatchStream
-from minitransformer.data.preparation import prepare
-from minitransformer.errors import CheckpointError, DataError, DivergedError
-from minitransformer.evaluation import Evaluation, evaluate
+from minitransformer.errors import CheckpointError, DivergedError
+from minitransformer.evaluation import Evaluation
 from minitransformer.metrics_file import append_rows, cut_rows
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
-from minitransformer.storage import read_tensors
-from minitransformer.training.gradients import add_gradients
+from minitransformer.storage import bytes_to_tensors, read_tensors, tensor_bytes
+from minitransformer.training.beginning import begin
+from minitransformer.training.distributed import Ranks
+from minitransformer.training.gradients import Objective, add_gradients, settle
 from minitransformer.training.optimizer import (
     freeze_all_but,
     load_optimizer,
     new_optimizer,
     optimizer_tensors,
 )
-from minitransformer.training.resuming import changed_settings
 from minitransformer.training.schedule import learning_rate
 from minitransformer.training.selection import note_best
+from minitransformer.training.shared_evaluation import (
+    evaluate_splits,
+    metrics_rows,
+    refuse_no_number,
+)
 from minitransformer.training.signals import StopSignals
 from minitransformer.training.watcher import StepReport, Watcher
 from minitransformer.weights import build_model, copy_into, load_weights, model_tensors
@@ -45,28 +51,23 @@ class Trainer:
         *,
         fresh: bool = False,
         starting_weights: dict[str, Tensor] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config = config
+        self.ranks = ranks = ranks or Ranks()
         self.run_folder = run
         self.device = device
         self.watchers = watchers
         self.notes: list[str] = []
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
-        resumes = run.has_started and not fresh
-        changes = changed_settings(run, config) if resumes else []
-        self.notes += changes
-        self.has_other_settings = bool(changes)  # than when the run began
-        prepared = prepare(config, run.load_tokenizer(config) if resumes else None)
+        beginning = begin(config, run, ranks, fresh=fresh)
+        prepared = beginning.prepared
         self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
-        self.notes += prepared.notes
-        if not resumes:
+        self.notes = [*beginning.changes, *prepared.notes]
+        self.has_other_settings = bool(beginning.changes)  # than when the run began
+        if not beginning.resumes:
             self.notes += self.tokenizer.size_notes(config)
-        if "valid" not in self.corpus.splits and config.evaluation.best_metric != "none":
-            raise DataError(
-                f"evaluation.best_metric: {self.corpus.name} has no held-out pairs to judge by; "
-                "name some with data.valid or split some off with data.split_valid"
-            )
         self.encoded = prepared.encoded
         self.example = self.corpus.train.first(1)[0].source
         # What is evaluated stays in memory as text; the rest does not.
@@ -78,23 +79,31 @@ class Trainer:
             batch_tokens=config.training.batch_tokens,
             seed=config.training.seed,
             start_id=self.tokenizer.start_id,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
         )
         torch.manual_seed(mix(config.training.seed, INITIALIZATION))
         self.model = build_model(config, self.tokenizer)
-        if config.training.start_from and not resumes:
-            where = config.training.start_from
-            starting_weights = starting_weights or read_tensors(Path(where))
-            copy_into(model_tensors(self.model), starting_weights, where)
         self.model.to(device)
-        freeze_all_but(self.model, config.training.train_only)
-        self.optimizer = new_optimizer(self.model, config.training)
         self.state = State(data_fingerprint=prepared.fingerprint)
-        if resumes:
-            self.resume()
-        else:
-            if fresh and (aside := run.move_aside()):
-                self.notes.append(f"moved the old run to {aside}")
-            run.create(config, self.tokenizer)
+        with ranks.same_fate():
+            if config.training.start_from and not beginning.resumes and ranks.is_first:
+                where = config.training.start_from
+                starting_weights = starting_weights or read_tensors(Path(where))
+                copy_into(model_tensors(self.model), starting_weights, where)
+            freeze_all_but(self.model, config.training.train_only)
+            self.optimizer = new_optimizer(self.model, config.training)
+            if ranks.is_first and not beginning.resumes:
+                if fresh and (aside := run.move_aside()):
+                    self.notes.append(f"moved the old run to {aside}")
+                run.create(config, self.tokenizer)
+            if ranks.is_first and beginning.resumes:
+                self.resume()
+        if beginning.resumes:
+            self.share_position()
+        self.objective = ranks.wrap(Objective(self.model, config.training))
+        if ranks.world_size > 1:
+            settle(self.objective, device)
         self.saved_step = self.state.step
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
@@ -113,11 +122,21 @@ class Trainer:
         self.state = checkpoint.state
         load_weights(self.model, checkpoint.model, str(checkpoint.path))
         load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
-        self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
         if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
             self.notes.append(complaint)
         if not self.is_finished:
             self.run_folder.save_config(self.config)
+
+    def share_position(self) -> None:
+        """All processes continue where the first one has read that the run stands."""
+        self.share_state()
+        memory = self.ranks.share(tensor_bytes(optimizer_tensors(self.model, self.optimizer)))
+        load_optimizer(self.model, self.optimizer, bytes_to_tensors(memory))
+        self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
+
+    def share_state(self) -> None:
+        told = self.ranks.share(json.dumps(asdict(self.state)).encode())
+        self.state = State(**json.loads(told))
 
     @property
     def is_finished(self) -> bool:
@@ -135,7 +154,8 @@ class Trainer:
                 watcher.on_start(self)
             if self.state.step == 0:
                 self.evaluate()
-            while not self.is_finished and not stop.exit_code:
+            exit_code = self.ranks.largest(stop.exit_code)
+            while not self.is_finished and not exit_code:
                 report = self.step()
                 for watcher in self.watchers:
                     watcher.on_step(self, report)
@@ -144,11 +164,12 @@ class Trainer:
                     self.evaluate()
                 if is_due or self.state.step % self.config.training.save_every == 0:
                     self.save()
+                exit_code = self.ranks.largest(stop.exit_code)
             if self.state.step > self.saved_step:  # a signal came between two saves
                 self.save()
             for watcher in self.watchers:
-                watcher.on_end(self, stop.exit_code)
-        return stop.exit_code
+                watcher.on_end(self, exit_code)
+        return exit_code
 
     def step(self) -> StepReport:
         """One optimizer step over `accumulate` batches, normalised by all of their tokens."""
@@ -164,8 +185,8 @@ class Trainer:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        batches = [self.stream.next() for _ in range(training.accumulate)]
-        fit = add_gradients(self.model, batches, training, self.device, step=number)
+        batches = [self.stream.next().to(self.device) for _ in range(training.accumulate)]
+        fit = add_gradients(self.objective, batches, self.ranks, seed=training.seed, step=number)
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), training.clip_norm or float("inf")
         )
@@ -186,46 +207,31 @@ class Trainer:
         return StepReport(fit.loss, fit.accuracy, rate, float(norm), seconds)
 
     def evaluate(self) -> None:
-        """Score both splits, write their lines to metrics.jsonl, and tell the watchers."""
+        """Score both splits together with the other processes; the first one tells the scores."""
         began = time.perf_counter()
-        evaluations = {
-            name: evaluate(
-                self.model, texts, self.encoded[name][: len(texts)], self.tokenizer, self.config
-            )
-            for name, texts in self.texts.items()
-            if texts
-        }
+        evaluations = evaluate_splits(
+            self.model, self.texts, self.encoded, self.tokenizer, self.config, self.ranks
+        )
         self.state.seconds += time.perf_counter() - began
-        for name, evaluation in evaluations.items():
-            if not math.isfinite(evaluation.loss.mean):
-                raise DivergedError(
-                    f"the {name} loss after step {self.state.step} is {evaluation.loss.mean}; "
-                    "lower training.learning_rate and start again with --fresh"
-                )
-        self.write_metrics(evaluations)
-        note_best(self.state, evaluations, self.config.evaluation.best_metric)
+        if self.ranks.is_first:
+            self.tell(evaluations)
+        self.share_state()
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
+
+    def tell(self, evaluations: dict[str, Evaluation]) -> None:
+        """Write scores to metrics.jsonl, remember the best, and tell the watchers."""
+        refuse_no_number(evaluations, self.state.step)
+        speed = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
+        rows = metrics_rows(evaluations, self.state, training_speed=speed)
+        self.state.metrics_bytes = append_rows(self.run_folder.metrics, rows)
+        note_best(self.state, evaluations, self.config.evaluation.best_metric)
         for watcher in self.watchers:
             watcher.on_evaluation(self, evaluations)
 
-    def write_metrics(self, evaluations: dict[str, Evaluation]) -> None:
-        speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
-        speeds["train"] = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
-        self.state.metrics_bytes = append_rows(
-            self.run_folder.metrics,
-            [
-                {
-                    "step": self.state.step,
-                    "split": name,
-                    **evaluation.row(),
-                    "seconds": self.state.seconds,
-                    "tokens_per_second": speeds[name],
-                }
-                for name, evaluation in evaluations.items()
-            ],
-        )
-
     def save(self) -> None:
+        self.saved_step = self.state.step
+        if not self.ranks.is_first:
+            return
         for watcher in self.watchers:
             watcher.on_save(self)
         self.run_folder.save(
@@ -234,4 +240,3 @@ class Trainer:
             optimizer_tensors(self.model, self.optimizer),
             self.config.training.keep_checkpoints,
         )
-        self.saved_step = self.state.step

@@ -1,0 +1,148 @@
+"""Other people's decoders, with random weights of the same sizes, from their own packages.
+
+They never choose <EOS>, so that all say equally much. B batch, S source, T target, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from benchmarks.peers import PEERS, TutorialModel, joey_model, marian_model, why_not
+from benchmarks.workload import Size
+from minitransformer.data.batching import pad
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
+
+
+class Decoder(Protocol):
+    """Says exactly `steps` tokens for each source, all sources in one batch."""
+
+    name: str
+
+    def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]: ...
+
+
+class TutorialDecoder:
+    """torch.nn.Transformer in the tutorial's loop, which reads the whole prefix for each token."""
+
+    def __init__(self, size: Size) -> None:
+        self.name = "torch.nn.Transformer"
+        self.model = TutorialModel(size).eval()
+
+    @torch.inference_mode()
+    def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]:
+        source = pad(sources)  # [B, S]
+        memory = self.model.encode(source)
+        target = torch.full((len(sources), 1), BOS_ID)  # [B, T]
+        for _ in range(steps):
+            last = self.model.decode(target, memory, source)[:, -1]
+            logits = self.model.generator(last)  # [B, V]
+            logits[:, EOS_ID] = -torch.inf
+            target = torch.cat([target, logits.argmax(dim=1, keepdim=True)], dim=1)
+        return target[:, 1:].tolist()
+
+
+class MarianDecoder:
+    """Hugging Face's generate(), with its cache of keys and values."""
+
+    def __init__(self, size: Size, beam: int = 1) -> None:
+        self.name = "Hugging Face MarianMT"
+        self.model = marian_model(size).eval()
+        self.beam = beam
+
+    @torch.inference_mode()
+    def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]:
+        source = pad(sources)
+        target = self.model.generate(
+            input_ids=source,
+            attention_mask=source != PAD_ID,
+            min_new_tokens=steps,
+            max_new_tokens=steps,
+            num_beams=self.beam,
+            do_sample=False,
+            use_cache=True,
+        )
+        return target[:, 1:].tolist()
+
+
+class JoeyDecoder:
+    """JoeyNMT's own search, greedy or with a beam; it has no cache."""
+
+    def __init__(self, size: Size, beam: int = 1) -> None:
+        self.name = "JoeyNMT"
+        self.model = joey_model(size).eval()
+        self.beam = beam
+
+    @torch.inference_mode()
+    def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]:
+        from joeynmt.search import beam_search, greedy
+
+        source = pad(sources)
+        is_source = source != PAD_ID
+        memory, hidden, *_ = self.model(
+            return_type="encode",
+            src=source,
+            src_length=is_source.sum(dim=1),
+            src_mask=is_source[:, None],
+        )
+        request: dict[str, Any] = {
+            "model": self.model,
+            "encoder_output": memory,
+            "encoder_hidden": hidden,
+            "src_mask": is_source[:, None],
+            "max_output_length": steps,
+            "min_output_length": steps,
+        }
+        if self.beam == 1:
+            target, *_ = greedy(**request)
+        else:
+            target, *_ = beam_search(**request, beam_size=self.beam, alpha=1.0, n_best=1)
+        return target.tolist()
+
+
+class CTranslate2Decoder:
+    """A folder of weights in CTranslate2's format, whose vocabulary is `tokens`."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        tokens: Sequence[str],
+        *,
+        compute_type: str = "float32",
+        threads: int = 1,
+        beam: int = 1,
+    ) -> None:
+        import ctranslate2
+
+        self.name = f"CTranslate2 {compute_type}"
+        self.translator = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type=compute_type, intra_threads=threads,
+            inter_threads=1,
+        )  # fmt: skip
+        self.tokens = tokens
+        self.ids = {token: id for id, token in enumerate(tokens)}
+        self.beam = beam
+
+    def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]:
+        results = self.translator.translate_batch(
+            [[self.tokens[id] for id in source] for source in sources],
+            beam_size=self.beam,
+            min_decoding_length=steps,
+            max_decoding_length=steps,
+        )
+        return [[self.ids[token] for token in result.hypotheses[0]] for result in results]
+
+
+DECODERS: dict[str, Callable[[Size], Decoder]] = {
+    "torch.nn.Transformer": TutorialDecoder,
+    "Hugging Face MarianMT": MarianDecoder,
+    "JoeyNMT": JoeyDecoder,
+}
+
+
+def installed_decoders() -> tuple[dict[str, Callable[[Size], Decoder]], dict[str, str]]:
+    """The decoders that build their own weights, and why the others cannot."""
+    reasons = {name: why_not(PEERS[name].modules) for name in DECODERS}
+    usable = {name: build for name, build in DECODERS.items() if not reasons[name]}
+    return usable, {name: reason for name, reason in reasons.items() if reason}

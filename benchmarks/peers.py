@@ -1,0 +1,250 @@
+"""Other people's models, trained on the same batches at the same sizes, from their own packages.
+
+All take ReLU, dropout 0.1 where their own defaults or guides have dropout, and fused Adam. They
+differ where they differ by themselves: JoeyNMT smooths labels, and the first does not share its
+embeddings. B batch, S source, T target, V vocabulary, D width.
+"""
+
+import importlib
+import logging
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.workload import LONGEST, VOCABULARY, Size
+from minitransformer.data.batching import Batch
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, SPECIALS, UNK_ID
+
+DROPOUT = 0.1
+LABEL_SMOOTHING = 0.1
+LEARNING_RATE = 5e-4
+POSITIONS = LONGEST + 2  # with <BOS> and <EOS>
+
+
+class Trainee:
+    """A model with its optimizer, and how a batch becomes a loss."""
+
+    def __init__(self, name: str, model: nn.Module, loss: Callable[[Batch], Tensor]) -> None:
+        self.name = name
+        self.model = model.train()
+        self.loss = loss
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9, fused=True
+        )
+
+    def step(self, batch: Batch) -> None:
+        """Learn from a batch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss(batch).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+
+
+class Embedding(nn.Module):
+    """Tokens times √D, plus sinusoids, as in PyTorch's language translation tutorial."""
+
+    positions: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.scale = math.sqrt(width)
+        angles = torch.arange(POSITIONS)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
+        positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [S, D]
+        self.register_buffer("positions", positions)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.tokens(ids) * self.scale + self.positions[: ids.shape[1]])
+
+
+class TutorialModel(nn.Module):
+    """torch.nn.Transformer between embeddings and a generator, as in that tutorial."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.source_embedding = Embedding(size.d_model)
+        self.target_embedding = Embedding(size.d_model)
+        self.transformer = nn.Transformer(
+            size.d_model, size.heads, size.layers, size.layers, size.d_ff, DROPOUT,
+            batch_first=True,
+        )  # fmt: skip
+        self.generator = nn.Linear(size.d_model, VOCABULARY)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+
+    def encode(self, source: Tensor) -> Tensor:
+        return self.transformer.encoder(
+            self.source_embedding(source), src_key_padding_mask=source == PAD_ID
+        )
+
+    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """[B, T, D]; padding stands last, so what reads the past alone never reads it."""
+        length = target.shape[1]
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        return self.transformer.decoder(
+            self.target_embedding(target),
+            memory,
+            tgt_mask=future,
+            tgt_is_causal=True,
+            memory_key_padding_mask=source == PAD_ID,
+        )
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        return self.generator(self.decode(target, self.encode(source), source))
+
+
+def tutorial(size: Size) -> Trainee:
+    model = TutorialModel(size)
+    criterion = nn.CrossEntropyLoss(ignore_index=PAD_ID)
+
+    def loss(batch: Batch) -> Tensor:
+        logits = model(batch.source, batch.target_input)  # [B, T, V]
+        return criterion(logits.flatten(0, 1), batch.target_output.flatten())
+
+    return Trainee("torch.nn.Transformer", model, loss)
+
+
+def marian_model(size: Size) -> Any:
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=VOCABULARY, d_model=size.d_model, max_position_embeddings=POSITIONS,
+        encoder_layers=size.layers, decoder_layers=size.layers,
+        encoder_ffn_dim=size.d_ff, decoder_ffn_dim=size.d_ff,
+        encoder_attention_heads=size.heads, decoder_attention_heads=size.heads,
+        activation_function="relu", dropout=DROPOUT, attn_implementation="sdpa",
+        pad_token_id=PAD_ID, eos_token_id=EOS_ID, decoder_start_token_id=BOS_ID,
+        forced_eos_token_id=None,
+    )  # fmt: skip
+    return MarianMTModel(config)
+
+
+def marian(size: Size) -> Trainee:
+    model = marian_model(size)
+
+    def loss(batch: Batch) -> Tensor:
+        output = model(
+            input_ids=batch.source,
+            attention_mask=batch.source != PAD_ID,
+            decoder_input_ids=batch.target_input,
+            labels=batch.target_output.masked_fill(batch.target_output == PAD_ID, -100),
+            use_cache=False,
+        )
+        return output.loss
+
+    return Trainee("Hugging Face MarianMT", model, loss)
+
+
+def joey_model(size: Size) -> Any:
+    from joeynmt.model import build_model
+    from joeynmt.vocabulary import Vocabulary
+
+    logging.getLogger("joeynmt.model").setLevel(logging.WARNING)
+    specials = SimpleNamespace(
+        unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
+        unk_id=0, pad_id=1, bos_id=BOS_ID, eos_id=EOS_ID, lang_tags=[],
+    )  # fmt: skip
+    names = [str(number) for number in range(len(SPECIALS), VOCABULARY)]
+    vocabulary = Vocabulary(names, specials)
+    vocabulary.pad_index, vocabulary.unk_index = PAD_ID, UNK_ID  # it insists on the other order
+    side = {
+        "type": "transformer",
+        "num_layers": size.layers,
+        "num_heads": size.heads,
+        "hidden_size": size.d_model,
+        "ff_size": size.d_ff,
+        "dropout": DROPOUT,
+        "embeddings": {"embedding_dim": size.d_model, "scale": True, "dropout": DROPOUT},
+    }
+    config = {"tied_embeddings": True, "tied_softmax": True, "encoder": side, "decoder": side}
+    model = build_model(config, vocabulary, vocabulary)
+    model.loss_function = ("crossentropy", LABEL_SMOOTHING)
+    return model
+
+
+def joey(size: Size) -> Trainee:
+    model = joey_model(size)
+
+    def loss(batch: Batch) -> Tensor:
+        is_source, is_target = batch.source != PAD_ID, batch.target_output != PAD_ID
+        summed, *_ = model(
+            return_type="loss",
+            src=batch.source,
+            src_mask=is_source[:, None],
+            src_length=is_source.sum(dim=1),
+            trg_input=batch.target_input,
+            trg=batch.target_output,
+            trg_mask=is_target[:, None],
+        )
+        return summed / batch.num_target_tokens
+
+    return Trainee("JoeyNMT", model, loss)
+
+
+def x_transformer(size: Size) -> Trainee:
+    from x_transformers import XTransformer
+
+    side = {
+        "num_tokens": VOCABULARY,
+        "max_seq_len": POSITIONS,
+        "depth": size.layers,
+        "heads": size.heads,
+        "attn_dim_head": size.d_model // size.heads,
+        "ff_mult": size.d_ff / size.d_model,
+        "ff_custom_activation": nn.ReLU(),
+        "emb_dropout": DROPOUT,
+        "attn_dropout": DROPOUT,
+        "ff_dropout": DROPOUT,
+    }
+    sides = {f"{prefix}_{key}": value for prefix in ("enc", "dec") for key, value in side.items()}
+    model = XTransformer(dim=size.d_model, tie_token_emb=True, **sides)
+
+    def loss(batch: Batch) -> Tensor:
+        # Its own loss, on transposed logits and one more place, makes steps 1.6 times as long.
+        is_source = batch.source != PAD_ID
+        memory = model.encoder(batch.source, mask=is_source, return_embeddings=True)
+        logits = model.decoder.net(batch.target_input, context=memory, context_mask=is_source)
+        return functional.cross_entropy(
+            logits.flatten(0, 1), batch.target_output.flatten(), ignore_index=PAD_ID
+        )
+
+    return Trainee("x-transformers", model, loss)
+
+
+class Peer(NamedTuple):
+    """How to build one, and what has to be importable for it."""
+
+    build: Callable[[Size], Trainee]
+    modules: tuple[str, ...]
+
+
+PEERS = {
+    "torch.nn.Transformer": Peer(tutorial, ()),
+    "Hugging Face MarianMT": Peer(marian, ("transformers",)),
+    "JoeyNMT": Peer(joey, ("joeynmt.model", "joeynmt.search")),
+    "x-transformers": Peer(x_transformer, ("x_transformers",)),
+}
+
+
+def why_not(modules: tuple[str, ...]) -> str:
+    """What hinders importing these; nothing if all can be imported."""
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def installed_peers() -> tuple[dict[str, Callable[[Size], Trainee]], dict[str, str]]:
+    """The peers that can be built, and why the others cannot."""
+    reasons = {name: why_not(peer.modules) for name, peer in PEERS.items()}
+    usable = {name: peer.build for name, peer in PEERS.items() if not reasons[name]}
+    return usable, {name: reason for name, reason in reasons.items() if reason}

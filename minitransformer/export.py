@@ -1,0 +1,200 @@
+"""A trained run as a CTranslate2 model, which translates the same without torch, and in int8.
+
+python -m minitransformer.export runs/big --ctranslate2 big-ct2 --int8
+D d_model, F d_ff, P positions, V vocabulary.
+"""
+
+import argparse
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.data.tokens import BOS, BOS_ID, EOS, PAD_ID, UNK
+from minitransformer.decoding import Translator
+from minitransformer.errors import UsageError, UserError
+from minitransformer.model.layers import DecoderLayer, EncoderLayer, MultiHeadAttention
+from minitransformer.model.positional import LearnedPositions, sinusoid_table
+from minitransformer.model.transformer import Decoder, Encoder, Transformer
+from minitransformer.settings import ModelConfig
+from minitransformer.terminal import run_command
+
+NEVER = -1e9  # the bias of what is never produced; no other logit comes near
+LONGEST_INPUT = 1024  # tokens at which CTranslate2 cuts a source, unless told otherwise
+OWN_FILES = {"model.bin", "config.json"}.union(
+    f"{side}_vocabulary.json" for side in ("shared", "source", "target")
+)
+USAGE = """It reads and writes the run's tokens:
+
+  import ctranslate2
+  from minitransformer import Translator
+
+  tokenizer = Translator.load({run!r}).tokenizer
+  source, target = tokenizer.source, tokenizer.target
+  translator = ctranslate2.Translator({folder!r})
+  ids = source.encode("Let's go", end=False).ids
+  result = translator.translate_batch(
+      [[source.tokens[id] for id in ids]], beam_size=1,
+      max_input_length={length}, min_decoding_length=0, max_decoding_length={length},
+  )
+  print(target.decode(target.tokens.index(token) for token in result[0].hypotheses[0]))"""
+
+
+def write_ctranslate2(
+    model: Transformer,
+    config: ModelConfig,
+    source_tokens: list[str],
+    target_tokens: list[str],
+    folder: Path,
+    quantization: str | None = None,
+) -> None:
+    """Write a model, with its tokens in the order of their ids, as a folder for CTranslate2."""
+    if config.norm == "none" or (config.norm == "post" and config.d_ff == 0):
+        # Its blocks add to their input only together with a norm.
+        setting = "norm: none" if config.norm == "none" else "d_ff: 0 with norm: post"
+        raise UsageError(f"CTranslate2 has no model.{setting}; to export, train with norm: pre")
+    files = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if files and not {"model.bin"} <= files <= OWN_FILES:
+        raise UserError(f"{folder} is not empty and not an export; choose another folder")
+    spec = model_spec(model, config)
+    spec.register_source_vocabulary(source_tokens)
+    spec.register_target_vocabulary(target_tokens)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    place = folder.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as aside:
+        (whole := Path(aside, "model")).mkdir()
+        spec.save(str(whole))
+        shutil.rmtree(place, ignore_errors=True)
+        whole.rename(place)
+
+
+def model_spec(model: Transformer, config: ModelConfig) -> Any:
+    """The weights and settings of a model, in CTranslate2's words."""
+    try:
+        specs: Any = import_module("ctranslate2").specs
+    except ModuleNotFoundError:
+        how = "pip install -c constraints.txt -e '.[export]'"
+        raise UserError(f"ctranslate2 is not installed: {how}") from None
+    shared = {
+        "num_heads": config.num_heads,
+        "pre_norm": config.norm == "pre",
+        "activation": specs.Activation[config.activation.upper()],
+        "rotary_dim": 0 if config.position == "rotary" else None,  # 0: all of a head
+    }
+    encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **shared)
+    decoder = specs.TransformerDecoderSpec(config.num_decoder_layers, **shared)
+    set_stack(encoder, encoder.embeddings[0], model.encoder, config)
+    set_stack(decoder, decoder.embeddings, model.decoder, config)
+    set_linear(decoder.projection, model.head)
+    if model.head.bias is None:
+        decoder.projection.bias = torch.zeros(len(model.head.weight))  # [V]
+    decoder.projection.bias[[PAD_ID, BOS_ID]] = NEVER  # never labels, so never answers
+    spec = specs.TransformerSpec(encoder, decoder)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = UNK, BOS, EOS
+    spec.config.decoder_start_token = {"eos": EOS, "bos": BOS}[config.start_token]
+    spec.config.add_source_eos = config.source_end
+    spec.config.layer_norm_epsilon = nn.LayerNorm(1).eps
+    return spec
+
+
+def set_stack(spec: Any, embedding: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
+    """Set an encoder or a decoder, from its embedding to its last norm."""
+    embedding.weight = copy(stack.embedding.weight)  # [V, D]
+    spec.scale_embeddings = config.scale_embeddings
+    if config.position != "rotary":
+        spec.position_encodings.encodings = position_table(stack.embedding.positions, config)
+    for part, layer in zip(spec.layer, stack.layers, strict=True):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        set_attention(part.self_attention, layer.self_attention)
+        set_norm(part.self_attention, layer.self_attention_residual)
+        if isinstance(layer, DecoderLayer):
+            set_attention(part.attention, layer.cross_attention)
+            set_norm(part.attention, layer.cross_attention_residual)
+        if layer.feed_forward is None:  # one that adds nothing
+            part.ffn.linear_0.weight = torch.zeros(1, config.d_model)  # [F, D]
+            part.ffn.linear_1.weight = torch.zeros(config.d_model, 1)  # [D, F]
+        else:
+            set_linear(part.ffn.linear_0, layer.feed_forward.widen)
+            set_linear(part.ffn.linear_1, layer.feed_forward.narrow)
+        set_norm(part.ffn, layer.feed_forward_residual or nn.LayerNorm(config.d_model))
+    if config.norm == "pre":
+        set_norm(spec, stack.norm)
+
+
+def position_table(positions: nn.Module | None, config: ModelConfig) -> Tensor:
+    """What is added at each place, [P, D]; CTranslate2 fails at places beyond."""
+    if isinstance(positions, LearnedPositions):
+        return copy(positions.table)
+    shape = max(config.max_length, LONGEST_INPUT), config.d_model
+    return torch.zeros(shape) if config.position == "none" else sinusoid_table(*shape)
+
+
+def set_attention(spec: Any, attention: MultiHeadAttention) -> None:
+    """Set the matrices, those that read the same states as one."""
+    parts = [attention.query, attention.key, attention.value]
+    same = [parts] if len(spec.linear) == 2 else [parts[:1], parts[1:]]  # 2: self-attention
+    for linear, together in zip(spec.linear[:-1], same, strict=True):
+        set_linear(linear, *together)
+    if attention.output is None:
+        spec.linear[-1].weight = torch.eye(len(parts[0].weight))  # [D, D]
+    else:
+        set_linear(spec.linear[-1], attention.output)
+    if not attention.scale_scores:
+        spec.queries_scale = 1.0
+
+
+def set_linear(spec: Any, *linears: nn.Linear) -> None:
+    spec.weight = torch.cat([copy(linear.weight) for linear in linears])
+    if linears[0].bias is not None:
+        spec.bias = torch.cat([copy(linear.bias) for linear in linears])
+
+
+def set_norm(spec: Any, owner: nn.Module) -> None:
+    """Set the norm of a block from the one in a residual, or from a norm itself."""
+    (norm,) = (part for part in owner.modules() if isinstance(part, nn.LayerNorm))
+    spec.layer_norm.gamma = copy(norm.weight)  # [D]
+    spec.layer_norm.beta = copy(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
+
+
+def copy(tensor: Tensor) -> Tensor:
+    """A tensor of its own, since int8 is made in place."""
+    return tensor.detach().cpu().float().clone()
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    about = "Write a trained run as a model for CTranslate2."
+    parser = argparse.ArgumentParser(prog="python -m minitransformer.export", description=about)
+    parser.add_argument("run", type=Path, help="a run's folder, such as runs/big")
+    where = "the folder to write: a new one, or an earlier export"
+    parser.add_argument("--ctranslate2", type=Path, required=True, metavar="DIR", help=where)
+    parser.add_argument("--int8", action="store_true", help="matrices of 8-bit integers")
+    parser.add_argument(
+        "--checkpoint", choices=("last", "best"),
+        help="default: best where the run's config selects one, else last",
+    )  # fmt: skip
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    run, folder, kind = options.run, options.ctranslate2, "int8" if options.int8 else "float32"
+    translator = Translator.load(run, checkpoint=options.checkpoint)
+    config, tokenizer = RunFolder(run).load_config().model, translator.tokenizer
+    source, target = tokenizer.source.tokens, tokenizer.target.tokens
+    write_ctranslate2(translator.model, config, source, target, folder, kind)
+    size = (folder / "model.bin").stat().st_size
+    print(f"{run} ({translator.checkpoint}) is now in {folder}, in {kind}, {size:,} bytes")
+    print(USAGE.format(run=str(run), folder=str(folder), length=config.max_length))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: main(sys.argv[1:])))

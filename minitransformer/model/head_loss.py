@@ -1,0 +1,119 @@
+"""The dense head and its cross-entropy in one, some rows at a time: never a tensor of all logits.
+
+The formula is `summed_loss(head(states), labels)`, and the numbers are the same. Here the gradient
+of a chunk is made while its logits are at hand, so that nothing of size [N, V] is ever kept.
+N places, D d_model, V vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# 4 MB stay in the processor's cache, and the allocator hands out the same block again and again;
+# large ones it asks from the system each time, which costs more than the arithmetic.
+LOGITS_AT_A_TIME = {"cpu": 2**20, "cuda": 2**26, "mps": 2**26}
+
+
+def rows_at_a_time(weight: Float[Tensor, "vocab d_model"]) -> int:
+    """How many rows have their logits computed together."""
+    return max(1, LOGITS_AT_A_TIME[weight.device.type] // len(weight))
+
+
+class HeadLoss(NamedTuple):
+    """How far a model was from its labels; the objective alone has a gradient."""
+
+    objective: Float[Tensor, ""]  # summed, with label smoothing
+    loss: Float[Tensor, ""]  # summed, without
+    num_right: Int[Tensor, ""]  # labels that have the highest logit
+
+
+def head_loss(
+    states: Float[Tensor, "places d_model"],
+    head: torch.nn.Linear,
+    labels: Int[Tensor, " places"],
+    label_smoothing: float = 0.0,
+) -> HeadLoss:
+    """The cross-entropy of the head's logits, summed over the labels."""
+    results = Chunked.apply(  # type: ignore[no-untyped-call]
+        states, head.weight, head.bias, labels, label_smoothing
+    )
+    return HeadLoss(*results)
+
+
+class Chunked(torch.autograd.Function):
+    """Makes the gradient on the way forward; the way back only scales it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        label_smoothing: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.autocast(states.device.type, enabled=False):  # logits need all of their digits
+            total, ctx.gradients = chunk_by_chunk(
+                states.to(weight.dtype), weight, bias, labels, label_smoothing,
+                is_wanted=ctx.needs_input_grad[:3],
+            )  # fmt: skip
+        ctx.mark_non_differentiable(total.loss, total.num_right)
+        return total.objective, total.loss, total.num_right
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = (None if each is None else each * scale for each in ctx.gradients)
+        return *scaled, None, None
+
+
+def chunk_by_chunk(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    label_smoothing: float,
+    is_wanted: tuple[bool, bool, bool],
+) -> tuple[HeadLoss, list[Tensor | None]]:
+    """The sums, and the objective's gradients for states, weight and bias where they are wanted."""
+    objective, loss, num_right = states.new_zeros(()), states.new_zeros(()), labels.new_zeros(())
+    inputs = (states, weight, bias)
+    gradients = [
+        torch.zeros_like(each) if wanted and each is not None else None
+        for each, wanted in zip(inputs, is_wanted, strict=True)
+    ]
+    of_states, of_weight, of_bias = gradients
+    rows = rows_at_a_time(weight)
+    buffer = states.new_empty(min(rows, len(states)), len(weight))  # one for all chunks
+    for start in range(0, len(states), rows):
+        chunk = states[start : start + rows]  # [C, D]
+        label = labels[start : start + rows, None]  # [C, 1]
+        logits = torch.mm(chunk, weight.t(), out=buffer[: len(chunk)])  # [C, V]
+        if bias is not None:
+            logits += bias
+        at_label = logits.gather(1, label)
+        highest = logits.amax(dim=1, keepdim=True)
+        mean = logits.mean(dim=1, keepdim=True) if label_smoothing else at_label
+        weights = torch.softmax(logits, dim=1, out=logits)  # [C, V]
+        # log Σ exp from the largest weight, which is never too small for a logarithm
+        log_sum = highest - weights.amax(dim=1, keepdim=True).log()
+        plain = (log_sum - at_label).sum()
+        loss += plain
+        objective += (1 - label_smoothing) * plain + label_smoothing * (log_sum - mean).sum()
+        num_right += (at_label == highest).sum()
+        if not any(is_wanted):
+            continue
+        # The gradient for the logits: softmax - target distribution.
+        if label_smoothing:
+            weights.sub_(label_smoothing / len(weight))
+        weights.scatter_add_(1, label, torch.full_like(at_label, label_smoothing - 1))
+        if of_states is not None:
+            torch.mm(weights, weight, out=of_states[start : start + rows])
+        if of_weight is not None:
+            of_weight.addmm_(weights.t(), chunk)
+        if of_bias is not None:
+            of_bias += weights.sum(dim=0)
+    return HeadLoss(objective, loss, num_right), gradients

@@ -1,0 +1,200 @@
+"""Several processes that train one model: how they meet, and what they tell each other."""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from itertools import zip_longest
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from minitransformer.errors import ProcessError, UserError
+from minitransformer.training.companions import Companions
+
+# A process that is gone is noticed at once. This is for one that is frozen, and long enough for the
+# first one to read a large corpus while the others wait.
+SILENCE = timedelta(hours=1)
+
+
+Item = TypeVar("Item", bound=tuple[object, ...])
+
+
+class Ranks:
+    """This process among those that train together; alone, there is nothing to exchange."""
+
+    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
+        self.rank = rank
+        self.world_size = world_size
+
+    @property
+    def is_first(self) -> bool:
+        """The first process alone reads and writes the run's folder, and speaks."""
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """A module that begins with the first process's weights and averages all gradients."""
+        if self.world_size == 1:
+            return module
+        with warnings.catch_warnings():
+            # The newer name of `broadcast_buffers` is unknown to some versions that work as well.
+            warnings.simplefilter("ignore", FutureWarning)
+            return DistributedDataParallel(
+                module, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
+
+    def without_exchange(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Gradients made within stay here, to be added up before the exchange."""
+        if isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        return nullcontext()
+
+    def totals(self, *values: float) -> list[float]:
+        """Each value, summed over all processes."""
+        if self.world_size == 1:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums)
+        totals: list[float] = sums.tolist()
+        return totals
+
+    def largest(self, value: int) -> int:
+        if self.world_size == 1:
+            return value
+        highest = torch.tensor(value)
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+        return int(highest)
+
+    def share(self, content: bytes) -> bytes:
+        """What the first process gives, for all."""
+        if self.world_size == 1:
+            return content
+        length = torch.tensor(len(content))
+        dist.broadcast(length, src=0)
+        letters = as_tensor(content, int(length))
+        dist.broadcast(letters, src=0)
+        return letters.numpy().tobytes()
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """What each process gives, in their order."""
+        if self.world_size == 1:
+            return [content]
+        lengths = [torch.tensor(0) for _ in range(self.world_size)]
+        dist.all_gather(lengths, torch.tensor(len(content)))
+        longest = int(max(lengths))
+        letters = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+        dist.all_gather(letters, as_tensor(content, longest))
+        return [
+            each[: int(length)].numpy().tobytes()
+            for each, length in zip(letters, lengths, strict=True)
+        ]
+
+    def in_turns(self, items: list[Item], kind: Callable[..., Item]) -> list[Item]:
+        """What the processes did of a list that was dealt out to them, in its order again."""
+        if self.world_size == 1:
+            return items
+        parts = [json.loads(part) for part in self.gather(json.dumps(items).encode())]
+        turns = zip_longest(*parts)  # the last turn may not go all the way round
+        return [kind(*item) for turn in turns for item in turn if item is not None]
+
+    @contextmanager
+    def same_fate(self) -> Iterator[None]:
+        """What goes wrong for one process within goes wrong for all, with the same words."""
+        if self.world_size == 1:
+            yield
+            return
+        own: UserError | None = None
+        try:
+            yield
+        except UserError as error:
+            own = error
+        told = self.gather(json.dumps([str(own), own.exit_code]).encode() if own else b"")
+        if own:
+            raise own
+        for complaint in filter(None, told):
+            raise ProcessError(*json.loads(complaint))
+
+
+def as_tensor(content: bytes, length: int) -> Tensor:
+    """The bytes as numbers, cut or filled up to a length."""
+    letters = torch.zeros(length, dtype=torch.uint8)
+    if content:
+        known = torch.frombuffer(bytearray(content[:length]), dtype=torch.uint8)
+        letters[: len(known)] = known
+    return letters
+
+
+def own_device(device: torch.device) -> torch.device:
+    """Of several GPUs in a machine, each process takes its own."""
+    if device.type != "cuda" or "LOCAL_RANK" not in os.environ:
+        return device
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@contextmanager
+def joined(companions: Companions | None, device: torch.device, seconds: float) -> Iterator[Ranks]:
+    """Meet the other processes, if there are any, and part from them again."""
+    if companions is None and int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield Ranks()
+        return
+    try:
+        ranks = meet(companions, device, timedelta(seconds=seconds))
+        yield ranks
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
+            raise
+        fate = companions.fate() if companions else "the others print their own messages"
+        raise ProcessError(
+            f"another process of this run is gone or does not answer ({fate}); "
+            "the same command continues from the last checkpoint"
+        ) from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def meet(companions: Companions | None, device: torch.device, timeout: timedelta) -> Ranks:
+    store, rank, world_size = open_store(companions, timeout)
+    store.set(f"here/{rank}", "")
+    try:
+        store.wait([f"here/{each}" for each in range(world_size)], timeout)
+    except dist.DistStoreError:
+        missing = [str(each) for each in range(world_size) if not store.check([f"here/{each}"])]
+        raise ProcessError(
+            f"of {world_size} processes number {', '.join(missing)} did not come "
+            f"within {timeout.total_seconds():g} seconds (training.join_timeout)"
+        ) from None
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=SILENCE)
+    return Ranks(rank, world_size)
+
+
+def open_store(companions: Companions | None, timeout: timedelta) -> tuple[Store, int, int]:
+    """Where the processes find each other, this one's number, and how many there are."""
+    if companions:
+        host, port = companions.address
+        store = TCPStore(
+            host, port, is_master=True, timeout=timeout, wait_for_workers=False,
+            master_listen_fd=companions.listening.detach(),
+        )  # fmt: skip
+        return store, 0, companions.world_size
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    try:
+        store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+        return store, rank, world_size
+    except (ValueError, OSError) as error:
+        raise ProcessError(f"RANK is set, but the processes cannot meet: {error}") from None
+    except dist.DistError as error:
+        is_taken = "EADDRINUSE" in str(error) or "address already in use" in str(error).lower()
+        why = "the port is taken; choose another MASTER_PORT" if is_taken else (
+            f"not all came within {timeout.total_seconds():g} seconds (training.join_timeout)"
+        )  # fmt: skip
+        raise ProcessError(f"the processes cannot meet at {place}: {why}") from None

@@ -1,0 +1,69 @@
+"""Splits scored by all processes of a run: each judges its share of the batches."""
+
+import math
+import time
+from typing import Any
+
+from minitransformer.checkpoint import State
+from minitransformer.data.corpus import Pair
+from minitransformer.data.encoding import EncodedSplit
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.errors import DivergedError
+from minitransformer.evaluation import Evaluation, summarize
+from minitransformer.judging import Judged, batches_by_length, judge
+from minitransformer.model.transformer import Transformer
+from minitransformer.settings import Config
+from minitransformer.training.distributed import Ranks
+
+
+def evaluate_splits(
+    model: Transformer,
+    texts: dict[str, list[Pair]],
+    encoded: dict[str, EncodedSplit],
+    tokenizer: PairTokenizer,
+    config: Config,
+    ranks: Ranks,
+) -> dict[str, Evaluation]:
+    """The scores of the pairs at the head of each split; only the first process has them."""
+    evaluations = {}
+    for name, pairs in texts.items():
+        if not pairs:
+            continue
+        began = time.perf_counter()
+        ids = encoded[name][: len(pairs)]
+        # The batches are those of a single process, and so are the numbers, bit for bit.
+        batches = batches_by_length(ids, config.evaluation.batch_size)
+        own = batches[ranks.rank :: ranks.world_size]
+        judged = ranks.in_turns(
+            judge(model, ids, own, tokenizer.start_id, config.model.max_length), Judged
+        )
+        if ranks.is_first:
+            evaluations[name] = summarize(pairs, ids, judged, tokenizer, config, began)
+    return evaluations
+
+
+def refuse_no_number(evaluations: dict[str, Evaluation], step: int) -> None:
+    for name, evaluation in evaluations.items():
+        if not math.isfinite(evaluation.loss.mean):
+            raise DivergedError(
+                f"the {name} loss after step {step} is {evaluation.loss.mean}; "
+                "lower training.learning_rate and start again with --fresh"
+            )
+
+
+def metrics_rows(
+    evaluations: dict[str, Evaluation], state: State, *, training_speed: float
+) -> list[dict[str, Any]]:
+    """A line of metrics.jsonl for each split; a speed is in target tokens a second."""
+    speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
+    speeds["train"] = training_speed
+    return [
+        {
+            "step": state.step,
+            "split": name,
+            **evaluation.row(),
+            "seconds": state.seconds,
+            "tokens_per_second": speeds[name],
+        }
+        for name, evaluation in evaluations.items()
+    ]

@@ -1,0 +1,371 @@
+"""Several processes that train one model do what one process does."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from minitransformer.data.batching import BatchStream
+from minitransformer.data.encoding import EncodedSplit, Sentences
+from minitransformer.data.tokens import PAD_ID
+from minitransformer.storage import read_tensors, tensor_bytes
+from minitransformer.training.distributed import Ranks, joined
+from minitransformer.training.gradients import Objective, add_gradients, settle
+from tests.processes import ROOT, Running, context, run
+from tests.small_runs import final_hashes, trainer_for
+from tests.test_trainer import without_clock
+
+SETTINGS = (
+    "model.d_model=32", "training.steps=60", "training.batch_tokens=300", "training.save_every=7",
+    "evaluation.every=30", "training.join_timeout=30", "logging.tensorboard=false",
+)  # fmt: skip
+
+
+def command(*changes: str) -> tuple[str, ...]:
+    settings = (argument for change in (*SETTINGS, *changes) for argument in ("--set", change))
+    return ("train.py", "--config", "tiny.yaml", *settings)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def in_processes(world_size: int, function, *arguments: object) -> None:
+    """Call function(ranks, *arguments) in so many processes that have joined."""
+    port = free_port()
+    processes = [
+        context.Process(target=as_rank, args=(rank, world_size, port, function, arguments))
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+
+
+def as_rank(rank: int, world_size: int, port: int, function, arguments) -> None:
+    os.environ |= environment(rank, world_size, port)
+    torch.set_num_threads(1)
+    with joined(None, torch.device("cpu"), 30) as ranks:
+        function(ranks, *arguments)
+
+
+def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+
+
+def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> None:
+    """The gradient and the fit of the first steps, in double precision."""
+    alone = trainer_for(folder / f"of-{ranks.world_size}-{ranks.rank}", *changes)
+    alone.model.double()
+    alone.stream.rank, alone.stream.world_size = ranks.rank, ranks.world_size
+    objective = ranks.wrap(Objective(alone.model, alone.config.training))
+    if ranks.world_size > 1:
+        settle(objective, alone.device)
+    found, fits, shares = {}, [], []
+    for step in (1, 2, 3):
+        batches = [alone.stream.next() for _ in range(alone.config.training.accumulate)]
+        shares.append(sum(batch.num_target_tokens for batch in batches))
+        fit = add_gradients(objective, batches, ranks, seed=1, step=step)
+        fits.append((fit.loss.total, fit.loss.count, fit.accuracy.total))
+        for name, parameter in alone.model.named_parameters():
+            if parameter.requires_grad:
+                found[f"{step}.{name}"] = parameter.grad.clone()
+        alone.model.zero_grad()
+    if ranks.is_first:
+        name = f"gradients-{ranks.world_size}"
+        (folder / f"{name}.safetensors").write_bytes(tensor_bytes(found))
+        (folder / f"{name}.json").write_text(json.dumps({"fits": fits, "shares": shares}))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "changes"),
+    [
+        (2, ("training.label_smoothing=0.1",)),
+        (2, ("training.accumulate=3", "model.norm=pre", "model.d_ff=32", "model.bias=true")),
+        (3, ("training.batch_tokens=14", "training.train_only=[decoder, head]")),
+    ],
+    ids=["two", "accumulated", "three, one of them with nothing to do"],
+)
+def test_gradients_of_several_processes_are_those_of_one(tmp_path, world_size, changes):
+    settings = ("model.dropout=0", *changes)
+    write_gradients(Ranks(), tmp_path, settings)
+    in_processes(world_size, write_gradients, tmp_path, settings)
+    one, several = (read_tensors(tmp_path / f"gradients-{n}.safetensors") for n in (1, world_size))
+    assert one.keys() == several.keys()
+    for step in ("1.", "2.", "3."):
+        names = [name for name in one if name.startswith(step)]
+        length = torch.stack([one[name].norm() for name in names]).norm()
+        for (
+            name
+        ) in names:  # against the whole: a key's bias has a gradient of zero but for rounding
+            assert float((several[name] - one[name]).norm() / length) <= 1e-12, name
+    told = [json.loads((tmp_path / f"gradients-{n}.json").read_text()) for n in (1, world_size)]
+    for ours, theirs in zip(told[0]["fits"], told[1]["fits"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-12)
+    # The mean of means would be right if all had equally many tokens.
+    shares = zip(told[1]["shares"], told[0]["shares"], strict=True)
+    assert any(world_size * own != whole for own, whole in shares)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_processes_share_each_batch_out_and_lose_nothing(world_size):
+    random = numpy.random.RandomState(1)
+    sides = [
+        Sentences(random.randint(4, 90, size=int(lengths.sum())), lengths.cumsum())
+        for lengths in random.randint(1, 9, size=(2, 40))
+    ]
+    streams = [
+        BatchStream(
+            EncodedSplit(*sides), batch_tokens=24, seed=1, start_id=2,
+            rank=rank, world_size=world_size,
+        )
+        for rank in range(world_size)
+    ]  # fmt: skip
+    whole = BatchStream(EncodedSplit(*sides), batch_tokens=24, seed=1, start_id=2)
+    was_empty = False
+    for _ in range(len(whole.order)):
+        parts = [stream.next() for stream in streams]
+        rows = sorted(
+            [source[source != PAD_ID].tolist(), target[target != PAD_ID].tolist()]
+            for part in parts
+            for source, target in zip(part.source, part.target_output, strict=True)
+            if (target != PAD_ID).any()
+        )
+        batch = whole.next()
+        assert rows == sorted(
+            [source[source != PAD_ID].tolist(), target[target != PAD_ID].tolist()]
+            for source, target in zip(batch.source, batch.target_output, strict=True)
+        )
+        was_empty |= any(part.num_target_tokens == 0 for part in parts)
+        assert all((part.source != PAD_ID).any() for part in parts)
+        assert {(stream.epoch, stream.index) for stream in streams} == {(whole.epoch, whole.index)}
+    assert was_empty == any(len(places) < world_size for places in whole.order)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    finished = run(*command("training.processes=2", "model.dropout=0.1"), folder=folder)
+    assert (finished.code, finished.err) == (0, "")
+    assert finished.out.count("minitransformer 0") == 1  # the other one is silent
+    assert "device      cpu, 2 processes of 1 thread" in finished.out
+    return folder / "runs/tiny"
+
+
+def test_the_same_command_gives_the_same_bits(two, tmp_path):
+    assert run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path).code == 0
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+    assert without_clock(tmp_path / "runs/tiny/metrics.jsonl") == without_clock(
+        two / "metrics.jsonl"
+    )
+
+
+def children_of(process: int) -> list[int]:
+    path = Path(f"/proc/{process}/task/{process}/children")
+    return [int(each) for each in path.read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)]
+)
+def test_a_killed_companion_ends_the_run_and_the_same_command_continues(two, tmp_path, number):
+    running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
+    running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
+    (companion,) = children_of(running.process.pid)
+    os.kill(companion, number)
+    stopped = running.finish()
+    assert stopped.code == 1
+    name = signal.Signals(number).name
+    assert stopped.err == (
+        "error: another process of this run is gone or does not answer (number 1 of 2 was ended by "
+        f"{name}); the same command continues from the last checkpoint\n"
+    )
+    continued = run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
+    assert "Continuing runs/tiny after step" in continued.out
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
+def test_companions_do_not_outlive_the_first_process(tmp_path):
+    running = Running(*command("training.processes=2"), folder=tmp_path)
+    running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
+    (companion,) = children_of(running.process.pid)
+    running.signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{companion}/stat").exists():
+        if " Z " in Path(f"/proc/{companion}/stat").read_text():
+            break  # ended, and nobody has asked how
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_one_stops_all_at_the_same_step(two, tmp_path, number):
+    running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
+    running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
+    running.signal(number)
+    stopped = running.finish()
+    assert stopped.code == 128 + number
+    assert "saved. The same command continues from there." in stopped.out
+    assert run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path).code == 0
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+
+
+def test_the_number_of_processes_may_change_on_the_way(tmp_path):
+    folders = [tmp_path / "changing", tmp_path / "alone"]
+    for folder in folders:
+        folder.mkdir()
+    for processes, steps in ((2, 20), (1, 40), (2, 60)):
+        finished = run(
+            *command("training.schedule=constant", "training.learning_rate=1e-3"),
+            "--set", f"training.processes={processes}", "--set", f"training.steps={steps}",
+            folder=folders[0],
+        )  # fmt: skip
+        assert finished.code == 0, finished.err
+    plain = command("training.schedule=constant", "training.learning_rate=1e-3")
+    assert run(*plain, folder=folders[1]).code == 0
+    states = []
+    for folder in folders:
+        path = folder / "runs/tiny/checkpoints/step-000060/state.json"
+        states.append(json.loads(path.read_text())["content"]["state"])
+    assert states[0]["epoch"] > 1
+    for key in ("step", "epoch", "batch_index", "data_fingerprint"):
+        assert states[0][key] == states[1][key]
+    changing, alone = (without_clock(folder / "runs/tiny/metrics.jsonl") for folder in folders)
+    losses = {(row["step"], row["split"]): row["loss"] for row in alone}
+    compared = [(row, losses[row["step"], row["split"]]) for row in changing
+                if (row["step"], row["split"]) in losses]  # fmt: skip
+    assert {row["step"] for row, _ in compared} >= {0, 30, 60}
+    for row, loss in compared:
+        assert row["loss"] == pytest.approx(loss, rel=1e-4)
+    at_start = [[row for row in rows if row["step"] == 0] for rows in (changing, alone)]
+    assert at_start[0] == at_start[1]  # to evaluate together changes no bit
+
+
+def start_alone(rank: int, port: int, folder: Path, *changes: str) -> subprocess.Popen:
+    script, *arguments = command(*changes)
+    return subprocess.Popen(
+        [sys.executable, ROOT / script, *arguments],
+        env=os.environ | environment(rank, 2, port) | {"LOCAL_RANK": "0"},
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_missing_process_is_named_within_the_timeout(tmp_path):
+    process = start_alone(0, free_port(), tmp_path, "training.join_timeout=2")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "within 2 seconds (training.join_timeout)" in err
+
+
+def test_a_first_process_that_never_comes_is_told_within_the_timeout(tmp_path):
+    process = start_alone(1, free_port(), tmp_path, "training.join_timeout=2")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.splitlines()[-1].startswith("error: the processes cannot meet at 127.0.0.1:")
+    assert "Traceback" not in err
+
+
+def test_a_busy_port_is_named(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = start_alone(0, port, tmp_path, "training.join_timeout=5")
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == (
+        f"error: the processes cannot meet at 127.0.0.1:{port}: the port is taken; "
+        "choose another MASTER_PORT"
+    )
+
+
+def test_different_settings_are_refused_by_all(tmp_path):
+    port = free_port()
+    processes = [
+        start_alone(rank, port, tmp_path, f"training.seed={seed}")
+        for rank, seed in ((0, 1), (1, 2))
+    ]
+    for process in processes:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert err == (
+            "error: the processes of this run have different settings (training.seed: 1 and 2)\n"
+        )
+
+
+def test_a_corpus_that_is_missing_is_told_once(tmp_path):
+    finished = run(
+        *command("training.processes=2", "data.source=nowhere.tsv"), folder=tmp_path
+    )  # fmt: skip
+    assert finished.code == 1
+    assert finished.err.count("error: ") == 1
+    assert "nowhere.tsv" in finished.err
+
+
+def by_torchrun(folder: Path, *changes: str, options: tuple[str, ...] = ()) -> subprocess.Popen:
+    script, *arguments = command(*changes)
+    return subprocess.Popen(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
+            *options, ROOT / script, *arguments,
+        ],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_torchrun_does_the_same(two, tmp_path):
+    process = by_torchrun(tmp_path, "model.dropout=0.1")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert out.count("minitransformer 0") == 1
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
+def test_torchrun_restarts_after_a_kill_to_the_same_bits(two, tmp_path):
+    changes = ("model.dropout=0.1",)
+    process = by_torchrun(tmp_path, *changes, options=("--max-restarts=2",))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "runs/tiny/checkpoints/last").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(children_of(process.pid)[-1], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "Continuing runs/tiny after step" in out
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+
+
+@pytest.mark.slow
+def test_three_processes_continue_to_the_same_bits(tmp_path):
+    changes = ("training.processes=3", "model.dropout=0.1")
+    folders = [tmp_path / "whole", tmp_path / "parts"]
+    for folder in folders:
+        folder.mkdir()
+    assert run(*command(*changes), folder=folders[0]).code == 0
+    running = Running(*command(*changes), folder=folders[1])
+    running.wait_until((folders[1] / "runs/tiny/checkpoints/last").exists)
+    running.signal(signal.SIGTERM)
+    assert running.finish().code == 143
+    finished = run(*command(*changes), folder=folders[1])
+    assert finished.code == 0
+    assert final_hashes(folders[0] / "runs/tiny") == final_hashes(folders[1] / "runs/tiny")

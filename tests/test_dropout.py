@@ -1,0 +1,58 @@
+"""Dropout from few random bits does what dropout says."""
+
+import pytest
+import torch
+
+from minitransformer.model.dropout import drop
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_asked_share_becomes_zero_and_the_rest_is_scaled(share, dtype):
+    torch.manual_seed(1)
+    values = torch.ones(1000, 997, dtype=dtype)
+    dropped = drop(values, share, training=True)
+    assert dropped.dtype == dtype
+    is_zero = dropped == 0
+    assert float(is_zero.double().mean()) == pytest.approx(share, abs=5 * (share / 997_000) ** 0.5)
+    kept = dropped[~is_zero]
+    assert kept.unique().numel() == 1
+    # A share is a multiple of 1/65,536; the scale is that of the share that is really kept.
+    assert float(kept[0]) == pytest.approx(
+        1 / (1 - round(share * 65536) / 65536), rel=0.004 if dtype == torch.bfloat16 else 1e-6
+    )
+
+
+def test_places_are_independent_of_their_neighbours():
+    torch.manual_seed(1)
+    zero = (drop(torch.ones(400, 401), 0.5, training=True) == 0).double()
+    for columns in range(1, 9):  # four places share a random number
+        both = (zero[:, :-columns] * zero[:, columns:]).mean()
+        assert float(both) == pytest.approx(0.25, abs=0.01)
+    assert float((zero[:-1] * zero[1:]).mean()) == pytest.approx(0.25, abs=0.01)
+
+
+def test_gradients_pass_where_values_do():
+    values = torch.randn(7, 5, requires_grad=True)
+    dropped = drop(values, 0.3, training=True)
+    dropped.sum().backward()
+    assert torch.equal(values.grad * values.detach(), dropped.detach())
+
+
+def test_a_seed_decides_what_is_dropped():
+    def draw(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return drop(torch.ones(50), 0.5, training=True)
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+
+
+@pytest.mark.parametrize(("share", "training"), [(0.0, True), (0.5, False)])
+def test_without_dropout_nothing_is_touched(share, training):
+    values = torch.randn(3)
+    assert drop(values, share, training=training) is values
+
+
+def test_nearly_everything_may_be_dropped():
+    assert not drop(torch.ones(100), 1 - 1e-9, training=True).isnan().any()

@@ -1,0 +1,206 @@
+"""CTranslate2 says what we say: the same tokens, with the same probabilities."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitransformer.data.batching import pad
+from minitransformer.data.corpus import Pair
+from minitransformer.data.preparation import prepare
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, UNK
+from minitransformer.decoding import Translation, Translator
+from minitransformer.errors import UsageError, UserError
+from minitransformer.export import write_ctranslate2
+from minitransformer.settings import Config
+from tests.processes import Finished, run
+from tests.small_runs import small_config, trainer_for, translator_for
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="needs: pip install -e '.[export]'")
+
+LONGEST = 12
+MODERN = (
+    "model.num_heads=4", "model.num_encoder_layers=2", "model.num_decoder_layers=3",
+    "model.d_ff=24", "model.norm=pre", "model.attention_output=true", "model.bias=true",
+    "model.embedding_std=1.0", f"model.max_length={LONGEST}",
+)  # fmt: skip
+LEARNING = (
+    "model.d_model=32", "model.num_encoder_layers=1", "model.num_decoder_layers=1",
+    "model.dropout=0", "model.position=learned", "training.batch_tokens=900",
+    "training.steps=60", "training.save_every=60", "logging.tensorboard=false",
+)  # fmt: skip
+SHAPES = {
+    "pre-norm": (),
+    "post-norm": ("model.norm=post", "model.activation=gelu"),
+    "gelu": ("model.activation=gelu", "model.source_end=true"),
+    "no-bias": ("model.bias=false", "model.head_bias=false", "model.start_token=bos"),
+    "no-bias-post-norm": ("model.bias=false", "model.norm=post", "model.scale_embeddings=true"),
+    "learned": ("model.position=learned", "model.source_end=true"),
+    "rotary": ("model.position=rotary",),
+    "no-position": ("model.position=none", "model.share_embeddings=target"),
+    "no-output": ("model.attention_output=false", "model.scale_scores=false"),
+    "no-feed-forward": ("model.d_ff=0", "model.bias=false", "model.attention_output=false"),
+    "joint-words": ("tokenizer.joint=true", "model.share_embeddings=all"),
+    "joint-pieces": (
+        "tokenizer.kind=bpe", "tokenizer.joint=true", "tokenizer.max_size=90",
+        "model.share_embeddings=all", "model.scale_embeddings=true", "model.head_bias=false",
+        "model.source_end=true", "model.start_token=bos",
+    ),
+    "pieces": ("tokenizer.kind=bpe", "tokenizer.max_size=60", "model.norm=post"),
+}  # fmt: skip
+
+
+def sentences(translator: Translator, config: Config) -> list[str]:
+    """A corpus, unknown words, and sentences about as long as the model takes."""
+    pairs: list[Pair] = list(prepare(config, translator.tokenizer).corpus.splits["train"])
+    long = ["I " * length for length in range(LONGEST - 2, LONGEST + 3)]
+    return [*(pair.source for pair in pairs), "Ωmega", "I ωo to <EOS>", *long]
+
+
+def export(translator: Translator, config: Config, folder: Path, **options: str) -> None:
+    sides = translator.tokenizer.source.tokens, translator.tokenizer.target.tokens
+    write_ctranslate2(translator.model, config.model, *sides, folder, **options)
+
+
+def translate(folder: Path, translator: Translator, texts: list[str]) -> list:
+    """What CTranslate2 makes of texts, with the options that the command shows."""
+    source = translator.tokenizer.source
+    rows = [[source.tokens[id] for id in source.encode(text, end=False).ids] for text in texts]
+    return ctranslate2.Translator(str(folder), intra_threads=1).translate_batch(
+        rows, beam_size=1, max_input_length=LONGEST, min_decoding_length=0,
+        max_decoding_length=LONGEST, return_end_token=True, return_scores=True, length_penalty=0,
+    )  # fmt: skip
+
+
+def log_probabilities(translator: Translator, translations: list[Translation]) -> list[float]:
+    """Of whole translations in one go, among all tokens that may be produced."""
+    rows = [[choice.id for choice in each.choices] for each in translations]
+    source = pad([translator.fit(each.source.ids) for each in translations])  # [B, S]
+    given = pad([[translator.tokenizer.start_id, *ids[:-1]] for ids in rows])  # [B, T]
+    logits = translator.model(source, given).detach()  # [B, T, V]
+    logits[..., [PAD_ID, BOS_ID]] = float("-inf")
+    each = logits.log_softmax(dim=-1)
+    return [each[row, range(len(ids)), ids].sum().item() for row, ids in enumerate(rows)]
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+def test_it_produces_our_tokens_with_our_probabilities(tmp_path, changes):
+    config = small_config(*MODERN, *changes)
+    translator = translator_for(tmp_path / "run", *MODERN, *changes)
+    with torch.no_grad():
+        for layer in translator.model.decoder.layers:
+            layer.cross_attention.value.weight *= 3  # so that the source matters
+        if translator.model.head.bias is not None:
+            translator.model.head.bias[EOS_ID] += 0.5  # so that some translations end
+            translator.model.head.bias[[PAD_ID, BOS_ID]] += 2  # what must not be produced
+    export(translator, config, tmp_path / "out")
+    texts = sentences(translator, config)
+    ours, theirs = translator.translate(texts), translate(tmp_path / "out", translator, texts)
+    assert [each.tokens for each in ours] == [each.hypotheses[0] for each in theirs]
+    assert len({tuple(each.tokens) for each in ours}) > 2, "all the same would say little"
+    expected = pytest.approx(log_probabilities(translator, ours), abs=1e-4)
+    assert [each.scores[0] for each in theirs] == expected
+
+
+def test_it_takes_unknown_words_and_sentences_beyond_our_longest(tmp_path):
+    translator = translator_for(tmp_path / "run", *MODERN)
+    export(translator, small_config(*MODERN), tmp_path / "out")
+    model = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    rows = [["I", "Ωmega"], ["I", UNK], ["I"] * 2000]
+    results = model.translate_batch(rows, beam_size=1, min_decoding_length=256, return_scores=True)
+    unknown, marked, long = ((each.hypotheses, each.scores) for each in results)
+    assert unknown == marked
+    assert len(long[0][0]) == 256
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run of a shape that can be exported, and that has learnt its sentences."""
+    folder = tmp_path_factory.mktemp("trained")
+    trainer_for(folder / "run", *MODERN, *LEARNING, "evaluation.every=60").run()
+    return folder
+
+
+def command(folder: Path, *arguments: object) -> Finished:
+    return run("minitransformer/export.py", *arguments, folder=folder)
+
+
+def test_int8_is_smaller_and_leaves_the_model_as_it_was(trained, tmp_path):
+    translator = Translator.load(trained / "run")
+    config = small_config(*MODERN, *LEARNING)
+    before = [parameter.clone() for parameter in translator.model.parameters()]
+    texts = sentences(translator, config)[:24]
+    ours, share = [each.tokens for each in translator.translate(texts)], {}
+    for kind in ("float32", "int8"):
+        export(translator, config, tmp_path / kind, quantization=kind)
+        theirs = [each.hypotheses[0] for each in translate(tmp_path / kind, translator, texts)]
+        share[kind] = sum(map(list.__eq__, ours, theirs)) / len(texts)
+    assert share["float32"] == 1
+    assert share["int8"] >= 0.9
+    sizes = {kind: (tmp_path / kind / "model.bin").stat().st_size for kind in share}
+    assert sizes["int8"] < 0.5 * sizes["float32"]
+    assert all(map(torch.equal, before, translator.model.parameters()))
+
+
+def test_the_command_writes_a_model_and_says_how_to_use_it(trained):
+    first = command(trained, "run", "--ctranslate2", "new/out", "--int8")
+    assert (first.code, first.err) == (0, "")
+    assert first.out.startswith("run (step-000060) is now in new/out, in int8, ")
+    small = (trained / "new" / "out" / "model.bin").stat().st_size
+    second = command(trained, "run", "--ctranslate2", "new/out", "--checkpoint", "last")
+    assert (second.code, second.err) == (0, "")
+    assert (trained / "new" / "out" / "model.bin").stat().st_size > small
+    assert [path.name for path in (trained / "new").iterdir()] == ["out"]
+    lines = second.out.split("\n\n", 1)[1].replace("  ", "", 1).replace("\n  ", "\n")
+    (trained / "shown.py").write_text(lines)
+    shown = run(trained / "shown.py", folder=trained)
+    assert shown.out == Translator.load(trained / "run")("Let's go") + "\n"
+
+
+def test_what_cannot_be_done_is_one_line(trained):
+    result = command(trained, "absent", "--ctranslate2", "out")
+    assert result.err == "error: absent is not a run folder (it has no config.yaml)\n"
+    assert result.code == 1
+    (trained / "mine").mkdir()
+    (trained / "mine" / "config.json").write_text("{}")
+    result = command(trained, "run", "--ctranslate2", "mine")
+    assert result.err == "error: mine is not empty and not an export; choose another folder\n"
+    assert result.code == 1
+    result = command(trained, "run", "--ctranslate2", "run/config.yaml")
+    assert (result.code, result.err) == (1, "error: run/config.yaml: Not a directory\n")
+    trainer_for(trained / "seed", "training.steps=1", "logging.tensorboard=false").run()
+    result = command(trained, "seed", "--ctranslate2", "out")
+    expected = "error: CTranslate2 has no model.norm: none; to export, train with norm: pre\n"
+    assert (result.code, result.err) == (2, expected)
+    assert not (trained / "out").exists()
+
+
+def test_norm_post_needs_a_feed_forward_block(tmp_path):
+    changes = (*MODERN, "model.norm=post", "model.d_ff=0")
+    with pytest.raises(UsageError, match=r"no model\.d_ff: 0 with norm: post;"):
+        export(translator_for(tmp_path / "run", *changes), small_config(*changes), tmp_path / "out")
+
+
+def test_a_failure_leaves_the_earlier_export_and_nothing_else(tmp_path, monkeypatch):
+    translator, config = translator_for(tmp_path / "run", *MODERN), small_config(*MODERN)
+    place = tmp_path / "models" / "out"
+    export(translator, config, place)
+    before = (place / "model.bin").read_bytes()
+
+    def full(self, path):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ctranslate2.specs.TransformerSpec, "_serialize", full)
+    with pytest.raises(OSError, match="No space left"):
+        export(translator, config, place)
+    assert (place / "model.bin").read_bytes() == before
+    assert [path.name for path in place.parent.iterdir()] == ["out"]
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(UserError, match="ctranslate2 is not installed: pip install -c") as raised:
+        export(translator_for(tmp_path / "run", *MODERN), small_config(*MODERN), tmp_path / "out")
+    assert raised.value.exit_code == 1

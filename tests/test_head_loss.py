@@ -1,0 +1,87 @@
+"""The chunked head and cross-entropy against the formula that it stands for."""
+
+import pytest
+import torch
+from torch import nn
+
+from minitransformer.metrics import summed_loss
+from minitransformer.model import head_loss as module
+from minitransformer.model.head_loss import head_loss
+
+PAD = 0
+
+
+def case(rows: int = 23, bias: bool = True, dtype: torch.dtype = torch.float64):
+    torch.manual_seed(1)
+    head = nn.Linear(8, 31, bias=bias, dtype=dtype)
+    states = torch.randn(rows, 8, dtype=dtype, requires_grad=True)
+    return states, head, torch.randint(1, 31, (rows,))
+
+
+def gradients(states, head) -> list[torch.Tensor]:
+    found = [each.grad.clone() for each in (states, *head.parameters())]
+    states.grad = None
+    head.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("logits_at_a_time", [1, 31 * 5, 31 * 23, 10**6])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_chunks_equal_the_formula(monkeypatch, logits_at_a_time, bias, smoothing):
+    monkeypatch.setitem(module.LOGITS_AT_A_TIME, "cpu", logits_at_a_time)
+    states, head, labels = case(bias=bias)
+    fast = head_loss(states, head, labels, smoothing)
+    (fast.objective / 7).backward()
+    fast_gradients = gradients(states, head)
+    logits = head(states)
+    formula = summed_loss(logits, labels, PAD, smoothing)
+    (formula / 7).backward()
+    torch.testing.assert_close(fast.objective, formula, rtol=1e-13, atol=0)
+    torch.testing.assert_close(fast.loss, summed_loss(logits, labels, PAD), rtol=1e-13, atol=0)
+    assert int(fast.num_right) == int((logits.argmax(1) == labels).sum())
+    for ours, theirs in zip(fast_gradients, gradients(states, head), strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < 1e-13
+
+
+def test_logits_far_apart_give_a_finite_loss_and_gradient():
+    states, head, labels = case(dtype=torch.float32)
+    with torch.no_grad():
+        head.weight.mul_(1000)
+    result = head_loss(states, head, labels)
+    result.objective.backward()
+    assert float(result.loss) == pytest.approx(
+        float(summed_loss(head(states), labels, PAD).detach()), rel=1e-5
+    )
+    assert float(result.loss) > 1000  # the softmax of some label is 0 in float32
+    assert states.grad.isfinite().all()
+
+
+def test_no_labels_give_no_loss_and_a_gradient_of_zeros():
+    states, head, labels = case(rows=0)
+    result = head_loss(states, head, labels, 0.1)
+    result.objective.backward()
+    assert (float(result.objective.detach()), float(result.loss), int(result.num_right)) == (
+        0,
+        0,
+        0,
+    )
+    assert all(not each.any() for each in gradients(states, head)[1:])
+
+
+def test_a_frozen_head_gets_no_gradient():
+    states, head, labels = case()
+    head.requires_grad_(False)
+    head_loss(states, head, labels).objective.backward()
+    assert head.weight.grad is None
+    assert states.grad.abs().sum() > 0
+
+
+def test_no_tensor_of_all_logits_is_made(monkeypatch):
+    monkeypatch.setitem(module.LOGITS_AT_A_TIME, "cpu", 31 * 5)
+    states, head, labels = case()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        head_loss(states, head, labels, 0.1).objective.backward()
+    shapes = [shape for event in profile.events() for shape in event.input_shapes]
+    assert [5, 31] in shapes
+    assert [23, 31] not in shapes
