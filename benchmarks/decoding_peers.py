@@ -126,7 +126,7 @@ class CTranslate2Decoder:
 
     def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]:
         results = self.translator.translate_batch(
-            [[self.tokens[id] for id in source] for source in sources],
+            [[self.tokens[id] for id in source[:-1]] for source in sources],  # it adds the <EOS>
             beam_size=self.beam,
             min_decoding_length=steps,
             max_decoding_length=steps,

@@ -78,6 +78,7 @@ class ModelConfig:
     head_bias: bool = True
     activation: Literal["relu", "gelu"] = "relu"
     dropout: Share = 0.0
+    inner_dropout: Share = 0.0
     share_embeddings: Literal["none", "target", "all"] = "none"
     scale_embeddings: bool = False
     embedding_std: NotNegative = 0.3

@@ -13,7 +13,8 @@ from minitransformer.training.trainer import Trainer
 from tests.processes import ROOT
 
 SMALL = (
-    "data.limit=24", "model.d_model=16", "model.dropout=0.1", "training.steps=12",
+    "data.limit=24", "model.d_model=16", "model.dropout=0.1", "model.inner_dropout=0.1",
+    "training.steps=12",
     "training.batch_tokens=60", "training.save_every=3", "evaluation.every=5",
 )  # fmt: skip
 

@@ -140,7 +140,7 @@ def test_a_short_sentence_may_have_a_long_translation(tmp_path):
     data.write_text(f"Hi\t{long}\n")
     trainer = trainer_for(
         tmp_path / "run", f"data.source={data}", "training.steps=60", "evaluation.every=60",
-        "model.dropout=0", "model.d_model=32",
+        "model.dropout=0", "model.inner_dropout=0", "model.d_model=32",
     )  # fmt: skip
     trainer.run()
     (translation,) = Translator.load(tmp_path / "run").translate(["Hi"])

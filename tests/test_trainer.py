@@ -83,7 +83,7 @@ def test_metrics_written_after_the_last_checkpoint_are_cut_off(tmp_path):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_micro_batches_equal_one_batch(tmp_path, smoothing):
     settings = (
-        "model.dropout=0", "data.limit=30", "training.clip_norm=0",
+        "model.dropout=0", "model.inner_dropout=0", "data.limit=30", "training.clip_norm=0",
         f"training.label_smoothing={smoothing}",
     )  # fmt: skip
     one = trainer_for(tmp_path / "one", *settings, "training.batch_tokens=100000")
@@ -105,10 +105,10 @@ def test_micro_batches_equal_one_batch(tmp_path, smoothing):
 
 def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path):
     trainer = trainer_for(
-        tmp_path / "run", "model.dropout=0", "training.schedule=constant",
+        tmp_path / "run", "model.dropout=0", "model.inner_dropout=0", "training.schedule=constant",
         "training.label_smoothing=0.1", "training.clip_norm=0.05",
     )  # fmt: skip
-    twin = trainer_for(tmp_path / "twin", "model.dropout=0").model
+    twin = trainer_for(tmp_path / "twin", "model.dropout=0", "model.inner_dropout=0").model
     twin.load_state_dict(trainer.model.state_dict())
     places = trainer.stream.order[0]
     batch = make_batch(

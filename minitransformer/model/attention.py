@@ -12,6 +12,8 @@ from torch import Tensor
 
 from minitransformer.model.dropout import drop
 
+SHORT = 16  # keys; over fewer than fit into a processor's register, torch's softmax is slow
+
 
 class Attended(NamedTuple):
     """Every stage of one attention; `scores` are neither scaled nor masked."""
@@ -39,7 +41,8 @@ def split_heads(
     states: Float[Tensor, "batch length d_model"], num_heads: int
 ) -> Float[Tensor, "batch {num_heads} length d_head"]:
     """Cut the width into heads."""
-    return states.reshape(*states.shape[:-1], num_heads, -1).transpose(1, 2)  # [B, H, T, K]
+    heads = states.reshape(*states.shape[:-1], num_heads, -1).transpose(1, 2)  # [B, H, T, K]
+    return heads.contiguous()  # once, and not for each product that it is part of
 
 
 def merge_heads(
@@ -73,6 +76,14 @@ def hide(
     return torch.where(mask, scores, float("-inf"))
 
 
+def softmax(scores: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads query key"]:
+    """e^score / Σ e^score, for each query over its keys."""
+    if scores.shape[-1] >= SHORT or scores.device.type != "cpu":
+        return scores.softmax(dim=-1)
+    exponentials = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
 def attend(
     query: Float[Tensor, "*heads query d_head"],
     key: Float[Tensor, "*heads key d_head"],
@@ -86,6 +97,6 @@ def attend(
     scores = dot_scores(query, key)
     scaled = scores / query.shape[-1] ** 0.5 if scale_scores else scores
     allowed = scaled if mask is None else hide(scaled, mask)
-    weights = allowed.softmax(dim=-1)
+    weights = softmax(allowed)
     context = drop(weights, dropout, training=True) @ value
     return Attended(scores, scaled, weights, context)

@@ -120,7 +120,7 @@ class Transformer(nn.Module):
                 bias=config.bias,
                 attention_output=config.attention_output,
                 scale_scores=config.scale_scores,
-                dropout=config.dropout,
+                dropout=config.inner_dropout,
             )
 
         def new_feed_forward() -> FeedForward | None:
@@ -131,7 +131,7 @@ class Transformer(nn.Module):
                 d_ff=config.d_ff,
                 bias=config.bias,
                 activation=config.activation,
-                dropout=config.dropout,
+                dropout=config.inner_dropout,
             )
 
         def new_residual() -> Residual:

@@ -1,7 +1,10 @@
 """AdamW over the parameters that a config trains, with a state of named tensors."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from minitransformer.errors import ConfigError
 from minitransformer.settings import TrainingConfig
@@ -28,41 +31,66 @@ def is_within(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
-def new_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """Weight decay goes to matrices; biases and norms are left alone."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {
-            "params": [parameter for parameter in trained if parameter.dim() >= 2],
-            "weight_decay": config.weight_decay,
-        },
-        {
-            "params": [parameter for parameter in trained if parameter.dim() < 2],
-            "weight_decay": 0.0,
-        },
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        fused=all(parameter.device.type != "mps" for parameter in trained),
-    )
+class AdamW:
+    """torch's AdamW with a memory of named tensors: {"head.weight.exp_avg": tensor, …}.
 
+    The function is called, not its class, which loads torch's compiler: as much again as torch.
+    """
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """The optimizer's memory by parameter name: {"head.weight.exp_avg": tensor, …}."""
-    return {
-        f"{name}.{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
+    def __init__(self, model: nn.Module, config: TrainingConfig) -> None:
+        self.config = config
+        self.trained = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        self.memory: dict[str, Tensor] = {}
 
+    def step(self, learning_rate: float) -> None:
+        """Move the parameters along their gradients, which are used up."""
+        if not self.memory:
+            self.memory = self.new_memory()
+        # Weight decay goes to matrices; biases and norms are left alone.
+        for decay, names in (
+            (self.config.weight_decay, [n for n, each in self.trained.items() if each.dim() >= 2]),
+            (0.0, [n for n, each in self.trained.items() if each.dim() < 2]),
+        ):
+            if names:
+                self.move(names, learning_rate, decay)
+        for parameter in self.trained.values():
+            parameter.grad = None
 
-def load_optimizer(
-    model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor]
-) -> None:
-    """Give the optimizer back its memory."""
-    for name, parameter in model.named_parameters():
-        for key in ("step", "exp_avg", "exp_avg_sq"):
-            if f"{name}.{key}" in tensors:
-                optimizer.state[parameter][key] = tensors[f"{name}.{key}"].to(parameter.device)
+    @torch.no_grad()
+    def move(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
+        parameters = [self.trained[name] for name in names]
+        adamw(
+            cast(list[Tensor], parameters),
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            [self.memory[f"{name}.exp_avg"] for name in names],
+            [self.memory[f"{name}.exp_avg_sq"] for name in names],
+            [],
+            [self.memory[f"{name}.step"] for name in names],
+            fused=parameters[0].device.type != "mps",
+            amsgrad=False,
+            beta1=self.config.beta1,
+            beta2=self.config.beta2,
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def new_memory(self) -> dict[str, Tensor]:
+        memory = {}
+        for name, parameter in self.trained.items():
+            memory[f"{name}.step"] = torch.zeros((), device=parameter.device)
+            for key in ("exp_avg", "exp_avg_sq"):
+                memory[f"{name}.{key}"] = torch.zeros_like(parameter)
+        return memory
+
+    def load(self, memory: dict[str, Tensor]) -> None:
+        """Take up a memory; empty, it is that of a run before its first step."""
+        self.memory = {
+            key: value.to(self.trained[key.rpartition(".")[0]].device)
+            for key, value in memory.items()
+        }

@@ -19,12 +19,7 @@ from minitransformer.storage import bytes_to_tensors, read_tensors, tensor_bytes
 from minitransformer.training.beginning import begin
 from minitransformer.training.distributed import Ranks
 from minitransformer.training.gradients import Objective, add_gradients, settle
-from minitransformer.training.optimizer import (
-    freeze_all_but,
-    load_optimizer,
-    new_optimizer,
-    optimizer_tensors,
-)
+from minitransformer.training.optimizer import AdamW, freeze_all_but
 from minitransformer.training.schedule import learning_rate
 from minitransformer.training.selection import note_best
 from minitransformer.training.shared_evaluation import (
@@ -92,7 +87,7 @@ class Trainer:
                 starting_weights = starting_weights or read_tensors(Path(where))
                 copy_into(model_tensors(self.model), starting_weights, where)
             freeze_all_but(self.model, config.training.train_only)
-            self.optimizer = new_optimizer(self.model, config.training)
+            self.optimizer = AdamW(self.model, config.training)
             if ranks.is_first and not beginning.resumes:
                 if fresh and (aside := run.move_aside()):
                     self.notes.append(f"moved the old run to {aside}")
@@ -121,7 +116,7 @@ class Trainer:
             )
         self.state = checkpoint.state
         load_weights(self.model, checkpoint.model, str(checkpoint.path))
-        load_optimizer(self.model, self.optimizer, checkpoint.optimizer)
+        self.optimizer.load(checkpoint.optimizer)
         if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
             self.notes.append(complaint)
         if not self.is_finished:
@@ -130,8 +125,8 @@ class Trainer:
     def share_position(self) -> None:
         """All processes continue where the first one has read that the run stands."""
         self.share_state()
-        memory = self.ranks.share(tensor_bytes(optimizer_tensors(self.model, self.optimizer)))
-        load_optimizer(self.model, self.optimizer, bytes_to_tensors(memory))
+        memory = self.ranks.share(tensor_bytes(self.optimizer.memory))
+        self.optimizer.load(bytes_to_tensors(memory))
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
 
     def share_state(self) -> None:
@@ -183,8 +178,6 @@ class Trainer:
             warmup_steps=training.warmup_steps,
             total_steps=training.steps,
         )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         batches = [self.stream.next().to(self.device) for _ in range(training.accumulate)]
         fit = add_gradients(self.objective, batches, self.ranks, seed=training.seed, step=number)
         norm = torch.nn.utils.clip_grad_norm_(
@@ -196,8 +189,7 @@ class Trainer:
                 f"learning rate {rate:.4g}); checkpoints are as they were. Lower "
                 "training.learning_rate or training.clip_norm and start again with --fresh"
             )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.step(rate)
         seconds = time.perf_counter() - began
         self.state.step = number
         self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
@@ -237,6 +229,6 @@ class Trainer:
         self.run_folder.save(
             self.state,
             model_tensors(self.model),
-            optimizer_tensors(self.model, self.optimizer),
+            self.optimizer.memory,
             self.config.training.keep_checkpoints,
         )

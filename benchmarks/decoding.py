@@ -1,0 +1,117 @@
+"""Decoding speed beside other implementations: python -m benchmarks.decoding [--rounds 9]
+
+Greedy translation of the same sentences into 14 tokens each, one thread, in turns. CTranslate2 gets
+this project's own weights, through `minitransformer.export`, and must say the same words.
+"""
+
+import argparse
+import functools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from benchmarks.decoding_peers import CTranslate2Decoder, Decoder, installed_decoders
+from benchmarks.measuring import interleaved, print_table, ratios, with_quartiles, write_json
+from benchmarks.ours import model_config, new_model
+from benchmarks.peers import why_not
+from benchmarks.workload import SIZES, VOCABULARY, Size, sources
+from minitransformer.data.batching import pad
+from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS
+from minitransformer.decoding import greedy
+from minitransformer.export import write_ctranslate2
+from minitransformer.model.transformer import Transformer
+
+STEPS = 14
+OURS = "ours"
+TOKENS = [*SPECIALS, *(f"word{number}" for number in range(VOCABULARY - len(SPECIALS)))]
+
+
+class OurDecoder:
+    """This project's greedy search."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.name = OURS
+        self.model = model
+
+    def decode(self, sentences: list[list[int]], steps: int) -> list[list[int]]:
+        limits = [steps] * len(sentences)
+        produced = greedy(self.model, pad(sentences), start_id=BOS_ID, limits=limits)
+        return [[choice.id for choice in choices] for choices in produced]
+
+
+def decoders(size: Size, folder: Path) -> dict[str, Decoder]:
+    """Ours, CTranslate2 with the same weights, and the others with random ones."""
+    config = model_config(size, head_bias=True)
+    torch.manual_seed(1)
+    model = new_model(config).eval()
+    with torch.no_grad():
+        model.head.bias.zero_()
+        model.head.bias[EOS_ID] = -1e9  # all say equally much
+    chosen: dict[str, Decoder] = {OURS: OurDecoder(model)}
+    if not why_not(("ctranslate2",)):
+        for kind, quantization in (("float32", None), ("int8", "int8")):
+            place = folder / f"{size.d_model}-{kind}"
+            write_ctranslate2(model, config, TOKENS, TOKENS, place, quantization)
+            decoder = CTranslate2Decoder(place, TOKENS, compute_type=kind)
+            chosen[f"CTranslate2 {kind}"] = decoder
+    return chosen | {name: build(size) for name, build in installed_decoders()[0].items()}
+
+
+def turn(decoder: Decoder, sentences: list[list[int]], batch: int) -> int:
+    for start in range(0, len(sentences), batch):
+        decoder.decode(sentences[start : start + batch], STEPS)
+    return len(sentences)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", help="a file for all numbers")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, why in installed_decoders()[1].items():
+        print(f"left out: {name} ({why})")
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in SIZES.values():
+            chosen = decoders(size, Path(folder))
+            sentences = sorted(sources(256, seed=3), key=len)
+            compare_words(chosen, sentences[::16])
+            for batch, count in ((64, 256), (1, 24)):
+                turns: dict[str, Callable[[], int]] = {
+                    name: functools.partial(turn, decoder, sentences[:: 256 // count], batch)
+                    for name, decoder in chosen.items()
+                }
+                title = f"{size.name}, {f'batches of {batch}' if batch > 1 else 'one at a time'}"
+                found[title] = show(title, turns, options.rounds)
+    if options.json:
+        write_json(options.json, {"sentences per second": found})
+
+
+def compare_words(chosen: dict[str, Decoder], sentences: list[list[int]]) -> None:
+    """The same weights say the same words."""
+    if other := chosen.get("CTranslate2 float32"):
+        ours, theirs = (each.decode(sentences, STEPS) for each in (chosen[OURS], other))
+        same = sum(map(list.__eq__, ours, theirs))
+        print(f"\nours and CTranslate2 float32 say the same: {same} of {len(sentences)}")
+
+
+def show(title: str, turns: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
+    for each in turns.values():
+        each()  # what happens once only is not counted
+    rates = interleaved(turns, rounds)
+    print(f"\n{title}, sentences a second, median (quartiles) of {rounds}:\n")
+    print_table(
+        ("", "sentences a second", "ours is faster by"),
+        (
+            (name, with_quartiles(rates[name], 0), with_quartiles(ratios(rates, OURS, name), 2))
+            for name in turns
+        ),
+    )
+    return rates
+
+
+if __name__ == "__main__":
+    main()

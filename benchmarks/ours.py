@@ -1,0 +1,115 @@
+"""This project's own model and training step at a benchmark's size, in one process or several."""
+
+import contextlib
+import multiprocessing
+import os
+import socket
+from multiprocessing.connection import Connection
+
+import numpy
+import torch
+
+from benchmarks.workload import LONGEST, ORDER_SEED, VOCABULARY, Size, corpus
+from minitransformer.data.batching import BatchStream
+from minitransformer.data.encoding import EncodedSplit, Sentences
+from minitransformer.data.tokens import BOS_ID, PAD_ID
+from minitransformer.model.transformer import Transformer
+from minitransformer.settings import ModelConfig, TrainingConfig
+from minitransformer.training.distributed import Ranks, joined
+from minitransformer.training.gradients import Objective, add_gradients, settle
+from minitransformer.training.optimizer import AdamW
+
+TRAINING = TrainingConfig(label_smoothing=0.1, learning_rate=5e-4, weight_decay=0.0)
+STARTING = 120.0  # seconds; more than a process needs
+
+
+def model_config(size: Size, *, dropout: float = 0.1, head_bias: bool = False) -> ModelConfig:
+    """Pre-norm, biases, one table for both embeddings and the head."""
+    return ModelConfig(
+        d_model=size.d_model, num_heads=size.heads, d_ff=size.d_ff,
+        num_encoder_layers=size.layers, num_decoder_layers=size.layers,
+        norm="pre", attention_output=True, bias=True, head_bias=head_bias, dropout=dropout,
+        share_embeddings="all", scale_embeddings=True, embedding_std=size.d_model**-0.5,
+        start_token="bos", source_end=True, max_length=LONGEST + 2,
+    )  # fmt: skip
+
+
+def new_model(config: ModelConfig) -> Transformer:
+    return Transformer.from_config(
+        config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, pad_id=PAD_ID
+    )
+
+
+def sentences(side: list[list[int]]) -> Sentences:
+    ends = numpy.cumsum([len(ids) for ids in side])
+    return Sentences(numpy.concatenate([numpy.array(ids) for ids in side]), ends)
+
+
+class Worker:
+    """What one process does of a training: its rows of each batch, and the step."""
+
+    def __init__(self, size: Size, ranks: Ranks, tokens: int = 2000) -> None:
+        self.ranks = ranks
+        torch.manual_seed(1)
+        self.model = new_model(model_config(size))
+        self.objective = ranks.wrap(Objective(self.model, TRAINING))
+        if ranks.world_size > 1:
+            settle(self.objective, torch.device("cpu"))
+        self.optimizer = AdamW(self.model, TRAINING)
+        pairs = EncodedSplit(*(sentences(list(side)) for side in zip(*corpus(), strict=True)))
+        self.stream = BatchStream(
+            pairs, batch_tokens=tokens, seed=ORDER_SEED, start_id=BOS_ID,
+            rank=ranks.rank, world_size=ranks.world_size,
+        )  # fmt: skip
+        self.steps = 0
+
+    def train(self, first: int, count: int) -> int:
+        """Learn from so many batches of the epoch; returns their target tokens."""
+        self.stream.index = first
+        tokens = 0
+        for _ in range(count):
+            self.steps += 1
+            batch = self.stream.next()
+            fit = add_gradients(self.objective, [batch], self.ranks, seed=1, step=self.steps)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step(TRAINING.learning_rate)
+            tokens += fit.loss.count
+        return tokens
+
+
+class Team:
+    """Processes of one thread each that train one model; they sleep until they are asked."""
+
+    def __init__(self, size: Size, processes: int, tokens: int = 2000) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+        context = multiprocessing.get_context("spawn")
+        self.lines: list[Connection] = []
+        for rank in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=work, args=(theirs, size, rank, processes, port, tokens), daemon=True
+            )
+            process.start()
+            self.lines.append(ours)
+        for line in self.lines:
+            line.recv()  # it is ready
+
+    def train(self, first: int, count: int) -> int:
+        for line in self.lines:
+            line.send((first, count))
+        done = [line.recv() for line in self.lines]
+        return done[0]
+
+
+def work(line: Connection, size: Size, rank: int, processes: int, port: int, tokens: int) -> None:
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    torch.set_num_threads(1)
+    with joined(None, torch.device("cpu"), STARTING) as ranks, contextlib.suppress(EOFError):
+        worker = Worker(size, ranks, tokens)
+        line.send("ready")
+        while True:  # until nobody holds the other end
+            line.send(worker.train(*line.recv()))
