@@ -18,7 +18,7 @@ from benchmarks.ours import model_config, new_model
 from benchmarks.peers import why_not
 from benchmarks.workload import SIZES, VOCABULARY, Size, sources
 from minitransformer.data.batching import pad
-from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, SPECIALS
 from minitransformer.decoding import greedy
 from minitransformer.export import write_ctranslate2
 from minitransformer.model.transformer import Transformer
@@ -43,12 +43,11 @@ class OurDecoder:
 
 def decoders(size: Size, folder: Path) -> dict[str, Decoder]:
     """Ours, CTranslate2 with the same weights, and the others with random ones."""
-    config = model_config(size, head_bias=True)
+    config = model_config(size)
     torch.manual_seed(1)
     model = new_model(config).eval()
-    with torch.no_grad():
-        model.head.bias.zero_()
-        model.head.bias[EOS_ID] = -1e9  # all say equally much
+    with torch.no_grad():  # a logit of 0 is never the highest of so many: all say equally much
+        model.head.weight[[PAD_ID, BOS_ID, EOS_ID]] = 0
     chosen: dict[str, Decoder] = {OURS: OurDecoder(model)}
     if not why_not(("ctranslate2",)):
         for kind, quantization in (("float32", None), ("int8", "int8")):

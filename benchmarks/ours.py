@@ -23,12 +23,12 @@ TRAINING = TrainingConfig(label_smoothing=0.1, learning_rate=5e-4, weight_decay=
 STARTING = 120.0  # seconds; more than a process needs
 
 
-def model_config(size: Size, *, dropout: float = 0.1, head_bias: bool = False) -> ModelConfig:
+def model_config(size: Size) -> ModelConfig:
     """Pre-norm, biases, one table for both embeddings and the head."""
     return ModelConfig(
         d_model=size.d_model, num_heads=size.heads, d_ff=size.d_ff,
         num_encoder_layers=size.layers, num_decoder_layers=size.layers,
-        norm="pre", attention_output=True, bias=True, head_bias=head_bias, dropout=dropout,
+        norm="pre", attention_output=True, bias=True, head_bias=False, dropout=0.1,
         share_embeddings="all", scale_embeddings=True, embedding_std=size.d_model**-0.5,
         start_token="bos", source_end=True, max_length=LONGEST + 2,
     )  # fmt: skip

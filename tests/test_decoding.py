@@ -4,7 +4,7 @@ import torch
 from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.decoding import greedy
+from minitransformer.decoding import first_highest, greedy
 from minitransformer.errors import CheckpointError, UsageError
 from tests.small_runs import trainer_for
 from tests.variants import VARIANTS, build, ids
@@ -163,3 +163,12 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
 def test_asking_for_a_best_that_was_never_selected_is_an_error(tiny):
     with pytest.raises(CheckpointError, match="has no best checkpoint"):
         Translator.load(tiny.path, checkpoint="best")
+
+
+@pytest.mark.parametrize("columns", [1, 128, 300, 5000, 5120, 5121])
+def test_the_first_of_the_highest_is_found(columns):
+    torch.manual_seed(columns)
+    values = torch.randn(20, columns)
+    assert torch.equal(first_highest(values), values.argmax(dim=1, keepdim=True))
+    equal = torch.randint(0, 3, (20, columns)).float()
+    assert torch.equal(first_highest(equal), equal.argmax(dim=1, keepdim=True))

@@ -167,6 +167,7 @@ def two(tmp_path_factory) -> Path:
     return folder / "runs/tiny"
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_bits(two, tmp_path):
     assert run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path).code == 0
     assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
@@ -201,6 +202,7 @@ def test_a_killed_companion_ends_the_run_and_the_same_command_continues(two, tmp
     assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
 def test_companions_do_not_outlive_the_first_process(tmp_path):
     running = Running(*command("training.processes=2"), folder=tmp_path)
@@ -215,7 +217,9 @@ def test_companions_do_not_outlive_the_first_process(tmp_path):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_to_one_stops_all_at_the_same_step(two, tmp_path, number):
     running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
@@ -227,6 +231,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step(two, tmp_path, number):
     assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_may_change_on_the_way(tmp_path):
     folders = [tmp_path / "changing", tmp_path / "alone"]
     for folder in folders:
@@ -276,6 +281,7 @@ def test_a_missing_process_is_named_within_the_timeout(tmp_path):
     assert "within 2 seconds (training.join_timeout)" in err
 
 
+@pytest.mark.slow
 def test_a_first_process_that_never_comes_is_told_within_the_timeout(tmp_path):
     process = start_alone(1, free_port(), tmp_path, "training.join_timeout=2")
     _, err = process.communicate(timeout=30)

@@ -406,3 +406,19 @@ def test_sentences_too_short_for_bleu_have_none(tmp_path):
     (row,) = without_clock(trainer.run_folder.metrics)
     assert row["bleu"] is None
     assert "tok:13a" in row["bleu_signature"]
+
+
+def test_half_the_bits_train_nearly_the_same_and_keep_whole_weights(tmp_path):
+    shape = ("model.norm=pre", "model.d_ff=32", "model.dropout=0", "model.inner_dropout=0")
+    whole = trainer_for(tmp_path / "whole", *shape)
+    half = trainer_for(tmp_path / "half", *shape, "training.precision=bf16")
+    for step in range(5):
+        losses = [trainer.step().loss.mean for trainer in (whole, half)]
+        assert losses[1] == pytest.approx(losses[0], rel=0.02)
+        assert losses[1] != losses[0], step
+    assert {value.dtype for value in weights(half).values()} == {torch.float32}
+    assert {value.dtype for value in half.optimizer.memory.values()} == {torch.float32}
+    half.save()
+    again = trainer_for(tmp_path / "half", *shape, "training.precision=bf16")
+    assert half.step().loss == again.step().loss
+    assert same_bits(weights(half), weights(again))

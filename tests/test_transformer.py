@@ -167,10 +167,11 @@ def test_every_setting_without_parameters_reaches_the_arithmetic(change):
 
 
 def test_dropout_reaches_every_part_and_only_in_training():
-    model = build(ModelConfig(**MODERN | {"dropout": 0.5}))
+    model = build(ModelConfig(**MODERN | {"dropout": 0.5, "inner_dropout": 0.25}))
     rates = [module.dropout for module in model.modules() if hasattr(module, "dropout")]
-    assert rates == [0.5] * len(rates)
-    assert len(rates) == 2 + 2 * 4 + 3 * 6  # embeddings; attention, feed-forward, residuals
+    assert rates.count(0.5) == 2 + 2 * 2 + 3 * 3  # embeddings, and what each block adds
+    assert rates.count(0.25) == 2 * 2 + 3 * 3  # attentions and feed-forward blocks
+    assert len(rates) == 28
     source, target = ids(2, 5), ids(2, 4, seed=2)
     assert torch.equal(model(source, target), model(source, target))
     model.train()
@@ -188,3 +189,33 @@ def test_the_embeddings_start_with_the_spread_that_the_config_names():
         )
         spread = model.encoder.embedding.weight.detach().std()
         assert float(spread) == pytest.approx(std, rel=0.05)
+
+
+def test_a_cache_grows_beyond_its_first_room_and_is_reordered_there():
+    model = build(ModelConfig(**MODERN))
+    source, target = ids(3, 5), ids(3, 40, seed=2)
+    with torch.no_grad():
+        memory = model.encode(source)
+        whole = model.decode(target, memory)
+        cache = model.new_cache(memory)
+        rows = torch.tensor([2, 0, 0])
+        for place in range(40):
+            if place == 20:
+                memory, target, whole = memory.select(rows), target[rows], whole[rows]
+                cache.select(rows)
+            step = model.decode(target[:, place : place + 1], memory, cache)
+            torch.testing.assert_close(step[:, 0], whole[:, place], rtol=1e-5, atol=1e-5)
+    room = cache.layers[0].self_attention.room[0]
+    assert room.shape[2] == 64
+
+
+def test_gradients_reach_earlier_tokens_through_a_cache():
+    model = build(ModelConfig(**MODERN))
+    memory = model.encode(ids(2, 5))
+    cache, target = model.new_cache(memory), ids(2, 4, seed=2)
+    steps = [model.decode(target[:, place : place + 1], memory, cache) for place in range(4)]
+    parts = torch.autograd.grad(torch.cat(steps, dim=1).square().sum(), model.head.weight)
+    whole = torch.autograd.grad(
+        model.decode(target, model.encode(ids(2, 5))).square().sum(), model.head.weight
+    )
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)

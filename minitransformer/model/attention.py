@@ -12,7 +12,8 @@ from torch import Tensor
 
 from minitransformer.model.dropout import drop
 
-SHORT = 16  # keys; over fewer than fit into a processor's register, torch's softmax is slow
+# Over fewer keys than fit into a processor's register, torch's softmax is slow; it shows with many.
+SHORT, MANY = 16, 1024
 
 
 class Attended(NamedTuple):
@@ -78,7 +79,7 @@ def hide(
 
 def softmax(scores: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads query key"]:
     """e^score / Σ e^score, for each query over its keys."""
-    if scores.shape[-1] >= SHORT or scores.device.type != "cpu":
+    if scores.shape[-1] >= SHORT or scores.numel() < MANY or scores.device.type != "cpu":
         return scores.softmax(dim=-1)
     exponentials = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
