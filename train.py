@@ -65,7 +65,7 @@ def train(
     from minitransformer.training.trainer import Trainer
     from minitransformer.training.watcher import Watcher
 
-    device = own_device(choose_device(options.device))
+    device = own_device(choose_device(options.device), config.training.processes)
     with joined(others, device, config.training.join_timeout) as ranks:
         watchers: list[Watcher] = [Console()] if ranks.is_first else []
         if config.logging.tensorboard and ranks.is_first:

@@ -49,6 +49,8 @@ class MarianDecoder:
     def __init__(self, size: Size, beam: int = 1) -> None:
         self.name = "Hugging Face MarianMT"
         self.model = marian_model(size).eval()
+        with torch.no_grad():  # a logit of 0 is never the highest: cheaper than forbidding it
+            self.model.model.shared.weight[[PAD_ID, BOS_ID, EOS_ID]] = 0
         self.beam = beam
 
     @torch.inference_mode()
@@ -57,7 +59,6 @@ class MarianDecoder:
         target = self.model.generate(
             input_ids=source,
             attention_mask=source != PAD_ID,
-            min_new_tokens=steps,
             max_new_tokens=steps,
             num_beams=self.beam,
             do_sample=False,

@@ -7,7 +7,7 @@ optimizer, the exchange between processes) comes on top.
 
 import argparse
 import contextlib
-import multiprocessing
+import functools
 import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.measuring import interleaved, print_table, quartiles, write_json
-from benchmarks.ours import Team
+from benchmarks.ours import Team, ask, start
 from benchmarks.workload import SIZES, VOCABULARY, Size, bucketed_batches
 from minitransformer.model.head_loss import LOGITS_AT_A_TIME
 
@@ -25,54 +25,62 @@ BATCHES = 6
 
 
 class Product(NamedTuple):
-    """`count` products of [rows, inner] and [inner, columns]."""
+    """`times` products of `batch` matrices [rows, inner] with as many [inner, columns]."""
 
+    batch: int
     rows: int
     inner: int
     columns: int
-    count: float
+    times: int
 
     @property
-    def flops(self) -> float:
-        return 2 * self.rows * self.inner * self.columns * self.count
+    def flops(self) -> int:
+        return 2 * self.batch * self.rows * self.inner * self.columns * self.times
 
 
-def forward_products(size: Size, rows: int, width: int) -> list[Product]:
+def forward_products(size: Size, rows: int, width: int, labels: int) -> list[Product]:
     """The products of a forward pass over `rows` sentences a side of `width` tokens."""
-    tokens, d, heads = rows * width, size.d_model, rows * size.heads
+    tokens, d, pieces = rows * width, size.d_model, rows * size.heads
     chunk = max(1, LOGITS_AT_A_TIME["cpu"] // VOCABULARY)
     attentions = 3 * size.layers  # encoder, decoder, cross
+    chunks = [Product(1, chunk, d, VOCABULARY, labels // chunk)] if labels >= chunk else []
     return [
-        Product(tokens, d, d, 4 * attentions),
-        Product(tokens, d, size.d_ff, 2 * size.layers),
-        Product(tokens, size.d_ff, d, 2 * size.layers),
-        Product(width, d // size.heads, width, heads * attentions),
-        Product(width, width, d // size.heads, heads * attentions),
-        Product(chunk, d, VOCABULARY, tokens / chunk),
+        Product(1, tokens, d, d, 4 * attentions),
+        Product(1, tokens, d, size.d_ff, 2 * size.layers),
+        Product(1, tokens, size.d_ff, d, 2 * size.layers),
+        Product(pieces, width, d // size.heads, width, attentions),
+        Product(pieces, width, width, d // size.heads, attentions),
+        *chunks,
+        Product(1, labels % chunk, d, VOCABULARY, 1),
     ]
 
 
-def step_products(size: Size, rows: int, width: int) -> list[Product]:
+def step_products(size: Size, rows: int, width: int, labels: int) -> list[Product]:
     """Forward, and for each product the two that make its gradients."""
-    forward = forward_products(size, rows, width)
-    by_input = [Product(p.rows, p.columns, p.inner, p.count) for p in forward]
-    by_weight = [Product(p.inner, p.rows, p.columns, p.count) for p in forward]
-    return [*forward, *by_input, *by_weight]
+    forward = forward_products(size, rows, width, labels)
+    return [
+        *forward,
+        *(Product(each.batch, each.rows, each.columns, each.inner, each.times) for each in forward),
+        *(Product(each.batch, each.inner, each.rows, each.columns, each.times) for each in forward),
+    ]
 
 
 class Gemms:
-    """Does nothing but the products of some training steps."""
+    """Does nothing but the products of one process's part of some training steps."""
 
     def __init__(self, size: Size, processes: int) -> None:
-        random = torch.Generator().manual_seed(1)
         self.work: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-        self.tokens, self.flops = 0, 0.0
+        self.tokens, self.flops = 0, 0
         for batch in bucketed_batches(BATCHES):
             rows, width = batch.target_output.shape
-            for product in step_products(size, -(-rows // processes), width):
+            labels = batch.num_target_tokens // processes
+            for product in step_products(size, rows // processes, width, labels):
+                left = torch.randn(product.batch, product.rows, product.inner)
+                right = torch.randn(product.batch, product.inner, product.columns)
+                if product.batch == 1:
+                    left, right = left[0], right[0]
+                self.work.append((left, right, product.times))
                 self.flops += product.flops
-                left, right, times = operands(product, random)
-                self.work.append((left, right, times))
             self.tokens += batch.num_target_tokens
 
     def run(self) -> int:
@@ -82,49 +90,14 @@ class Gemms:
         return self.tokens
 
 
-def operands(product: Product, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Small products come as one batch, as attention makes them."""
-    shape, other = (product.rows, product.inner), (product.inner, product.columns)
-    if product.count > 500:  # one for each head of each sentence
-        batch = 256
-        return (
-            torch.randn(batch, *shape, generator=random),
-            torch.randn(batch, *other, generator=random),
-            round(product.count / batch),
-        )
-    return (
-        torch.randn(*shape, generator=random),
-        torch.randn(*other, generator=random),
-        max(1, round(product.count)),
-    )
-
-
-def gemm_worker(line: Connection, size: Size, processes: int) -> None:
+def work(line: Connection, size: Size, processes: int) -> None:
+    """Multiply whenever asked."""
     torch.set_num_threads(1)
     gemms = Gemms(size, processes)
-    line.send(gemms.flops)
+    line.send("ready")
     with contextlib.suppress(EOFError):
-        while line.recv():
+        while line.recv():  # until nobody holds the other end
             line.send(gemms.run())
-
-
-class GemmTeam:
-    """As many processes as train, each with its share of the products."""
-
-    def __init__(self, size: Size, processes: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.lines: list[Connection] = []
-        for _ in range(processes):
-            ours, theirs = context.Pipe()
-            context.Process(target=gemm_worker, args=(theirs, size, processes), daemon=True).start()
-            self.lines.append(ours)
-        self.flops = sum(line.recv() for line in self.lines)
-
-    def run(self) -> int:
-        for line in self.lines:
-            line.send(True)
-        done = [line.recv() for line in self.lines]
-        return done[0]
 
 
 def main() -> None:
@@ -134,10 +107,12 @@ def main() -> None:
     options = parser.parse_args()
     rows, found = [], {}
     for size in SIZES.values():
-        gemms, team = GemmTeam(size, CORES), Team(size, CORES)
+        multiplying = start(CORES, lambda rank, size=size: (work, size, CORES))
+        training, flops = Team(size, CORES), CORES * Gemms(size, CORES).flops
         turns: dict[str, Callable[[], int]] = {
-            "products alone": gemms.run, "training": lambda team=team: team.train(0, BATCHES),
-        }  # fmt: skip
+            "products alone": functools.partial(ask, multiplying, True),
+            "training": functools.partial(training.train, 0, BATCHES),
+        }
         for turn in turns.values():
             turn()
         rates = found[size.name] = interleaved(turns, options.rounds)
@@ -151,8 +126,8 @@ def main() -> None:
         rows.append(
             (
                 size.name,
-                f"{gemms.flops / tokens / 1e6:.1f}",
-                f"{gemms.flops / tokens * medians['products alone'] / 1e9:.0f}",
+                f"{flops / tokens / 1e6:.1f}",
+                f"{flops / tokens * medians['products alone'] / 1e9:.0f}",
                 f"{medians['products alone']:,.0f}",
                 f"{medians['training']:,.0f}",
                 f"{share:.0%} ({first:.0%} to {third:.0%})",

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ import torch
 def interleaved(contestants: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
     """What each contestant does in a second, round by round; it returns how much it did."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
-    names = list(contestants)
-    for number in range(rounds):
-        start = number % len(names)  # nobody always goes first, or after the same one's rest
-        for name in names[start:] + names[:start]:
+    names, random = list(contestants), Random(1)
+    for _ in range(rounds):
+        random.shuffle(names)  # nobody always goes first, or after the same one
+        for name in names:
             began = time.perf_counter()
             done = contestants[name]()
             rates[name].append(done / (time.perf_counter() - began))

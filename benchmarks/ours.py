@@ -4,7 +4,9 @@ import contextlib
 import multiprocessing
 import os
 import socket
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy
 import torch
@@ -23,12 +25,13 @@ TRAINING = TrainingConfig(label_smoothing=0.1, learning_rate=5e-4, weight_decay=
 STARTING = 120.0  # seconds; more than a process needs
 
 
-def model_config(size: Size) -> ModelConfig:
+def model_config(size: Size, dropout_inside: float = 0.0) -> ModelConfig:
     """Pre-norm, biases, one table for both embeddings and the head."""
     return ModelConfig(
         d_model=size.d_model, num_heads=size.heads, d_ff=size.d_ff,
         num_encoder_layers=size.layers, num_decoder_layers=size.layers,
         norm="pre", attention_output=True, bias=True, head_bias=False, dropout=0.1,
+        inner_dropout=dropout_inside,
         share_embeddings="all", scale_embeddings=True, embedding_std=size.d_model**-0.5,
         start_token="bos", source_end=True, max_length=LONGEST + 2,
     )  # fmt: skip
@@ -48,17 +51,17 @@ def sentences(side: list[list[int]]) -> Sentences:
 class Worker:
     """What one process does of a training: its rows of each batch, and the step."""
 
-    def __init__(self, size: Size, ranks: Ranks, tokens: int = 2000) -> None:
+    def __init__(self, size: Size, ranks: Ranks, dropout_inside: float = 0.0) -> None:
         self.ranks = ranks
         torch.manual_seed(1)
-        self.model = new_model(model_config(size))
+        self.model = new_model(model_config(size, dropout_inside))
         self.objective = ranks.wrap(Objective(self.model, TRAINING))
         if ranks.world_size > 1:
             settle(self.objective, torch.device("cpu"))
         self.optimizer = AdamW(self.model, TRAINING)
         pairs = EncodedSplit(*(sentences(list(side)) for side in zip(*corpus(), strict=True)))
         self.stream = BatchStream(
-            pairs, batch_tokens=tokens, seed=ORDER_SEED, start_id=BOS_ID,
+            pairs, batch_tokens=2000, seed=ORDER_SEED, start_id=BOS_ID,
             rank=ranks.rank, world_size=ranks.world_size,
         )  # fmt: skip
         self.steps = 0
@@ -74,42 +77,56 @@ class Worker:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step(TRAINING.learning_rate)
             tokens += fit.loss.count
+            self.ranks.largest(0)  # has anybody been asked to stop?
         return tokens
 
 
 class Team:
-    """Processes of one thread each that train one model; they sleep until they are asked."""
+    """Processes of one thread each that work when they are asked, and sleep in between."""
 
-    def __init__(self, size: Size, processes: int, tokens: int = 2000) -> None:
+    def __init__(self, size: Size, processes: int, **options: float) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
-        context = multiprocessing.get_context("spawn")
-        self.lines: list[Connection] = []
-        for rank in range(processes):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=work, args=(theirs, size, rank, processes, port, tokens), daemon=True
-            )
-            process.start()
-            self.lines.append(ours)
-        for line in self.lines:
-            line.recv()  # it is ready
+        self.lines = start(processes, lambda rank: (work, size, rank, processes, port, options))
 
     def train(self, first: int, count: int) -> int:
-        for line in self.lines:
-            line.send((first, count))
-        done = [line.recv() for line in self.lines]
-        return done[0]
+        """What `Worker.train` does, all together."""
+        return ask(self.lines, (first, count))
 
 
-def work(line: Connection, size: Size, rank: int, processes: int, port: int, tokens: int) -> None:
+def start(processes: int, job: Callable[[int], tuple[Any, ...]]) -> list[Connection]:
+    """Processes that call function(line, *arguments), and the lines to them once they are ready."""
+    context = multiprocessing.get_context("spawn")
+    lines = []
+    for rank in range(processes):
+        ours, theirs = context.Pipe()
+        function, *arguments = job(rank)
+        context.Process(target=function, args=(theirs, *arguments), daemon=True).start()
+        lines.append(ours)
+    for line in lines:
+        line.recv()
+    return lines
+
+
+def ask(lines: list[Connection], question: object) -> Any:
+    """The first one's answer, when all have answered."""
+    for line in lines:
+        line.send(question)
+    answers = [line.recv() for line in lines]
+    return answers[0]
+
+
+def work(
+    line: Connection, size: Size, rank: int, processes: int, port: int, options: dict[str, float]
+) -> None:
+    """Join the others and train whenever asked."""
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        "MASTER_PORT": str(port),
     }  # fmt: skip
     torch.set_num_threads(1)
     with joined(None, torch.device("cpu"), STARTING) as ranks, contextlib.suppress(EOFError):
-        worker = Worker(size, ranks, tokens)
+        worker = Worker(size, ranks, **options)
         line.send("ready")
         while True:  # until nobody holds the other end
             line.send(worker.train(*line.recv()))

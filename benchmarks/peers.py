@@ -1,8 +1,9 @@
 """Other people's models, trained on the same batches at the same sizes, from their own packages.
 
 All take ReLU, dropout 0.1 where their own defaults or guides have dropout, and fused Adam. They
-differ where they differ by themselves: JoeyNMT smooths labels, and the first does not share its
-embeddings. B batch, S source, T target, V vocabulary, D width.
+differ where they differ by themselves: torch.nn.Transformer and JoeyNMT drop inside blocks, too;
+JoeyNMT smooths labels; the first does not share its embeddings.
+B batch, S source, T target, V vocabulary, D width.
 """
 
 import importlib
@@ -200,8 +201,6 @@ def x_transformer(size: Size) -> Trainee:
         "ff_mult": size.d_ff / size.d_model,
         "ff_custom_activation": nn.ReLU(),
         "emb_dropout": DROPOUT,
-        "attn_dropout": DROPOUT,
-        "ff_dropout": DROPOUT,
     }
     sides = {f"{prefix}_{key}": value for prefix in ("enc", "dec") for key, value in side.items()}
     model = XTransformer(dim=size.d_model, tie_token_emb=True, **sides)

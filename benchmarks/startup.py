@@ -11,11 +11,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 
 from benchmarks.measuring import print_table, quartiles, write_json
 
 ROOT = Path(__file__).parent.parent
 TORCH = "import torch"
+MISTAKE = "training.step=5"
 
 
 def commands(folder: str) -> dict[str, list[str]]:
@@ -25,7 +27,7 @@ def commands(folder: str) -> dict[str, list[str]]:
     return {
         TORCH: ["-c", "import torch"],
         "train.py --help": [*train[:1], "--help"],
-        "train.py with a mistake in it": [*train, "--set", "training.step=5"],
+        "train.py with a mistake in it": [*train, "--set", MISTAKE],
         "translate.py, one sentence": [*translate, "Let's go"],
         "train.py --config tiny.yaml": [*train, "--run", f"{folder}/again", "--fresh"],
         "the same without TensorBoard": [
@@ -41,6 +43,7 @@ def seconds(arguments: list[str]) -> float:
         [sys.executable, *arguments], capture_output=True, text=True, encoding="utf-8", check=False
     )
     taken = time.perf_counter() - began
+    assert result.returncode == (2 if MISTAKE in arguments else 0), result.stderr
     steps = re.search(r"steps took ([\d.]+) s", result.stdout)
     return taken - (float(steps[1]) if steps else 0.0)
 
@@ -54,9 +57,11 @@ def main() -> None:
         asked = commands(folder)
         seconds([str(ROOT / "train.py"), "--config", "tiny.yaml", "--run", f"{folder}/tiny"])
         found: dict[str, list[float]] = {name: [] for name in asked}
+        names, random = list(asked), Random(1)
         for _ in range(options.rounds):
-            for name, arguments in asked.items():
-                found[name].append(seconds(arguments))
+            random.shuffle(names)
+            for name in names:
+                found[name].append(seconds(asked[name]))
     rows = []
     for name, times in found.items():
         units = [taken / torch for taken, torch in zip(times, found[TORCH], strict=True)]

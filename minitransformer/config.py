@@ -85,13 +85,13 @@ def config_to_yaml(config: Config) -> str:
     )
 
 
-def changed_keys(old: Config, new: Config) -> dict[str, str]:
-    """The dotted keys whose values differ between two configs, each with "old, now new"."""
+def changed_keys(old: Config, new: Config) -> dict[str, tuple[str, str]]:
+    """The dotted keys whose values differ between two configs, each with both values."""
     changed = {}
     for section in fields(Config):
         before, after = getattr(old, section.name), getattr(new, section.name)
         for key in fields(before):
-            values = [describe(getattr(each, key.name)) for each in (before, after)]
-            if getattr(before, key.name) != getattr(after, key.name):
-                changed[f"{section.name}.{key.name}"] = f"{values[0]}, now {values[1]}"
+            values = getattr(before, key.name), getattr(after, key.name)
+            if values[0] != values[1]:
+                changed[f"{section.name}.{key.name}"] = describe(values[0]), describe(values[1])
     return changed

@@ -53,15 +53,24 @@ def greedy(
     start_id: int,
     limits: list[int],
     runners_up: int = 0,
+    probabilities: bool = True,
 ) -> list[list[Choice]]:
-    """Take the most probable token until <EOS> or a row's limit; finished rows leave the batch."""
+    """Take the most probable token until <EOS> or a row's limit; finished rows leave the batch.
+
+    Without probabilities, which cost a softmax over the vocabulary, they are not-a-number.
+    """
     # Dropout in decoding is a classic bug, so it is not left to the caller.
     with evaluating(model), torch.inference_mode():
-        return greedy_loop(model, source, start_id, limits, runners_up)
+        return greedy_loop(model, source, start_id, limits, runners_up, probabilities)
 
 
 def greedy_loop(
-    model: Transformer, source: Tensor, start_id: int, limits: list[int], runners_up: int
+    model: Transformer,
+    source: Tensor,
+    start_id: int,
+    limits: list[int],
+    runners_up: int,
+    probabilities: bool,
 ) -> list[list[Choice]]:
     memory = model.encode(source)
     cache = model.new_cache(memory)
@@ -69,9 +78,12 @@ def greedy_loop(
     active = list(range(len(limits)))  # rows of `produced` that the batch still holds
     last = torch.full((len(limits), 1), start_id, device=source.device)  # [B, 1]
     while active:
-        logits = model.decode(last, memory, cache)[:, -1]
-        probabilities = torch.softmax(logits, dim=-1, out=logits)  # [B, V]
-        best, ids = most_probable(probabilities, 1 + runners_up)  # [B, 1 + R]
+        scores = model.decode(last, memory, cache)[:, -1]  # [B, V]
+        if probabilities:
+            scores = torch.softmax(scores, dim=-1, out=scores)
+        best, ids = most_probable(scores, 1 + runners_up)  # [B, 1 + R]
+        if not probabilities:
+            best.fill_(torch.nan)
         for row, values, choices in zip(active, best.tolist(), ids.tolist(), strict=True):
             runners = list(zip(choices[1:], values[1:], strict=True))
             produced[row].append(Choice(choices[0], values[0], runners))
@@ -90,17 +102,17 @@ def greedy_loop(
 
 
 def most_probable(
-    probabilities: Float[Tensor, "batch vocab"], count: int
+    scores: Float[Tensor, "batch vocab"], count: int
 ) -> tuple[Float[Tensor, "batch best"], Int[Tensor, "batch best"]]:
-    """The most probable tokens that may be produced, best first, and their ids.
+    """The best of logits or probabilities that may be produced, best first, and their ids.
 
-    Writes over the probabilities of the two that may not.
+    Writes over the two that may not.
     """
-    probabilities[:, PAD_ID] = probabilities[:, BOS_ID] = -1  # never labels, so never answers
+    scores[:, PAD_ID] = scores[:, BOS_ID] = -torch.inf  # never labels, so never answers
     if count == 1:
-        ids = first_highest(probabilities)
-        return probabilities.gather(1, ids), ids
-    values, ids = probabilities.topk(min(count, probabilities.shape[1] - 2), dim=-1)
+        ids = first_highest(scores)
+        return scores.gather(1, ids), ids
+    values, ids = scores.topk(min(count, scores.shape[1] - 2), dim=-1)
     return values, ids
 
 

@@ -50,7 +50,9 @@ def judge(
         loss, predicted = teacher_forced(model, batch)
         # No output beyond this can be right, and early models run on and on.
         limits = [min(2 * length + 10, max_length) for length in lengths]
-        produced = greedy(model, batch.source, start_id=start_id, limits=limits)
+        produced = greedy(
+            model, batch.source, start_id=start_id, limits=limits, probabilities=False
+        )
         judged.append(
             Judged(
                 places,

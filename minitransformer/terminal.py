@@ -9,19 +9,18 @@ from minitransformer.errors import UserError
 
 
 def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
-    """Run a command and turn what goes wrong for its user into one line and an exit code."""
+    """Run a command and turn what goes wrong for its user into one line and an exit code.
+
+    A quiet one leaves to another process what both of them know.
+    """
     prepare_streams()
-
-    def say(line: str) -> None:
-        if not is_quiet:
-            print(line, file=sys.stderr)
-
     try:
         code = command()
         sys.stdout.flush()
         return code
     except UserError as error:
-        say(f"error: {error}")
+        if not is_quiet:
+            say(f"error: {error}")
         return error.exit_code
     except BrokenPipeError:
         silence_stdout()
@@ -45,8 +44,13 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
         say("error: not enough memory; make the model or the batches smaller")
         return 1
     except KeyboardInterrupt:
-        say("\ninterrupted")
+        if not is_quiet:
+            say("\ninterrupted")
         return 130
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def prepare_streams() -> None:

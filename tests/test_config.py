@@ -220,7 +220,7 @@ def test_changed_keys_are_listed_by_path(tmp_path):
     old = config_from(SMALLEST, tmp_path)
     new = config_from(SMALLEST, tmp_path, ["model.d_model=32", "data.columns=[en, es]"])
     assert changed_keys(old, new) == {
-        "data.columns": "[source, target], now [en, es]", "model.d_model": "64, now 32",
+        "data.columns": ("[source, target]", "[en, es]"), "model.d_model": ("64", "32"),
     }  # fmt: skip
     assert changed_keys(old, old) == {}
 

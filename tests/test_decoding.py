@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -163,6 +165,19 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
 def test_asking_for_a_best_that_was_never_selected_is_an_error(tiny):
     with pytest.raises(CheckpointError, match="has no best checkpoint"):
         Translator.load(tiny.path, checkpoint="best")
+
+
+def test_probabilities_may_be_left_away():
+    model, source = build(VARIANTS["seed"]), ids(3, 5)
+    told, silent = (
+        greedy(model, source, start_id=EOS_ID, limits=[6] * 3, probabilities=each)
+        for each in (True, False)
+    )
+    assert [[choice.id for choice in row] for row in told] == [
+        [choice.id for choice in row] for row in silent
+    ]
+    assert all(0 < choice.probability < 1 for row in told for choice in row)
+    assert all(math.isnan(choice.probability) for row in silent for choice in row)
 
 
 @pytest.mark.parametrize("columns", [1, 128, 300, 5000, 5120, 5121])

@@ -1,5 +1,7 @@
 """The chunked head and cross-entropy against the formula that it stands for."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -69,12 +71,23 @@ def test_no_labels_give_no_loss_and_a_gradient_of_zeros():
     assert all(not each.any() for each in gradients(states, head)[1:])
 
 
-def test_a_frozen_head_gets_no_gradient():
+@pytest.mark.parametrize("frozen", ["states", "weight", "bias"])
+def test_what_is_frozen_changes_nothing_for_the_others(frozen):
     states, head, labels = case()
-    head.requires_grad_(False)
-    head_loss(states, head, labels).objective.backward()
-    assert head.weight.grad is None
-    assert states.grad.abs().sum() > 0
+    parts = {"states": states, "weight": head.weight, "bias": head.bias}
+    parts.pop(frozen).requires_grad_(False)
+    fast = torch.autograd.grad(head_loss(states, head, labels, 0.1).objective, parts.values())
+    formula = torch.autograd.grad(summed_loss(head(states), labels, PAD, 0.1), parts.values())
+    torch.testing.assert_close(fast, formula, rtol=1e-12, atol=1e-13)
+
+
+def test_a_loss_near_zero_keeps_its_digits():
+    head = nn.Linear(1, 3, bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[20.0], [9.0], [8.0]]))
+    result = head_loss(torch.ones(1, 1), head, torch.tensor([0]))
+    exact = math.log1p(math.exp(-11) + math.exp(-12))
+    assert float(result.loss) == pytest.approx(exact, rel=0.01)
 
 
 def test_no_tensor_of_all_logits_is_made(monkeypatch):

@@ -214,8 +214,8 @@ def test_gradients_reach_earlier_tokens_through_a_cache():
     memory = model.encode(ids(2, 5))
     cache, target = model.new_cache(memory), ids(2, 4, seed=2)
     steps = [model.decode(target[:, place : place + 1], memory, cache) for place in range(4)]
-    parts = torch.autograd.grad(torch.cat(steps, dim=1).square().sum(), model.head.weight)
-    whole = torch.autograd.grad(
-        model.decode(target, model.encode(ids(2, 5))).square().sum(), model.head.weight
-    )
+    weight = model.decoder.layers[0].self_attention.value.weight
+    parts = torch.autograd.grad(torch.cat(steps, dim=1)[:, -1].square().sum(), weight)
+    logits = model.decode(target, model.encode(ids(2, 5)))
+    whole = torch.autograd.grad(logits[:, -1].square().sum(), weight)
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)

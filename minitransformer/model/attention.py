@@ -79,7 +79,8 @@ def hide(
 
 def softmax(scores: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads query key"]:
     """e^score / Σ e^score, for each query over its keys."""
-    if scores.shape[-1] >= SHORT or scores.numel() < MANY or scores.device.type != "cpu":
+    is_plain = scores.device.type == "cpu" and scores.dtype != torch.bfloat16
+    if scores.shape[-1] >= SHORT or scores.numel() < MANY or not is_plain:
         return scores.softmax(dim=-1)
     exponentials = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
     return exponentials / exponentials.sum(dim=-1, keepdim=True)

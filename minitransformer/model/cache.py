@@ -48,10 +48,6 @@ class KeyValues:
         self.room = [states[rows] for states in self.room or self.both]
         self.key, self.value = (room.narrow(2, 0, length) for room in self.room)
 
-    def contiguous(self) -> "KeyValues":
-        """The same numbers, row after row: read often, they are best read in order."""
-        return KeyValues(self.key.contiguous(), self.value.contiguous())
-
 
 @dataclass
 class LayerCache:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# 6 MB: enough rows for fast products, few enough to stay in a processor's cache.
+# On a processor 6 MB: enough rows for fast products, few enough to stay in its cache.
 LOGITS_AT_A_TIME = {"cpu": 3 * 2**19, "cuda": 2**26, "mps": 2**26}
 
 
@@ -99,12 +99,12 @@ def chunk_by_chunk(
         at_label = logits.gather(1, label)
         highest = logits.amax(dim=1, keepdim=True)
         weights = torch.softmax(logits, dim=1, out=logits)  # [C, V]
-        # log Σ exp from the largest weight, which is never too small for a logarithm
-        log_sum = highest - weights.amax(dim=1, keepdim=True).log()
-        plain = (log_sum - at_label).sum()
+        # log Σ exp, above the highest logit; the largest weight is never too small for a logarithm
+        rest = -weights.amax(dim=1, keepdim=True).log()
+        plain = (highest - at_label + rest).sum()
         loss += plain
         sum_of_logits = (chunk @ weight_sum + bias_sum).sum()
-        objective += (1 - label_smoothing) * plain + label_smoothing * log_sum.sum()
+        objective += (1 - label_smoothing) * plain + label_smoothing * (highest + rest).sum()
         objective -= uniform * sum_of_logits
         num_right += (at_label == highest).sum()
         if not any(is_wanted):

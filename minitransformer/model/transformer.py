@@ -221,8 +221,6 @@ class Transformer(nn.Module):
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
             cross = layer.cross_attention.project(memory.states)
-            if not cross.key.requires_grad:  # decoding reads it at every step
-                cross = cross.contiguous()
             nothing = cross.key[:, :, :0]  # [B, H, 0, K]
             layers.append(LayerCache(KeyValues(nothing, nothing), cross))
         return KeyValueCache(layers, memory.mask[..., :0])

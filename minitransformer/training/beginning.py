@@ -35,6 +35,7 @@ def begin(config: Config, run: RunFolder, ranks: Ranks, *, fresh: bool) -> Begin
 
 
 def read_beginning(config: Config, run: RunFolder, fresh: bool) -> Beginning:
+    """What the first process reads, or the only one."""
     resumes = run.has_started and not fresh
     changes = changed_settings(run, config) if resumes else []
     prepared = prepare(config, run.load_tokenizer(config) if resumes else None)
@@ -47,6 +48,7 @@ def read_beginning(config: Config, run: RunFolder, fresh: bool) -> Beginning:
 
 
 def to_tell(beginning: Beginning, config: Config) -> bytes:
+    """What the other processes must know to begin as the first one does."""
     files = beginning.prepared.tokenizer.to_files()
     return json.dumps(
         {
@@ -74,7 +76,7 @@ def begin_as_told(told: bytes, config: Config) -> Beginning:
         tokenizer = run.load_tokenizer(config)
     changed.pop("data.cache", None)  # each machine may have its own
     if changed:
-        differences = (f"{key}: {both.replace(', now ', ' and ')}" for key, both in changed.items())
+        differences = (f"{key}: {one} and {other}" for key, (one, other) in changed.items())
         raise ConfigError(
             f"the processes of this run have different settings ({'; '.join(differences)})"
         )

@@ -5,48 +5,58 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 
 PATIENCE = 20  # seconds that a companion has to end by itself
 
 
+def has_been_launched() -> bool:
+    """Has torchrun, or who else, started this process as one of several?"""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 class Companions:
     """Runs of the same command that join this one: `training.processes` without torchrun."""
 
-    def __init__(self, world_size: int, command: list[str]) -> None:
+    def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self.listening.getsockname()
+        self.children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: list[str]) -> None:
+        """Start all others, each with its number and the place to meet."""
         # By its name, a machine may be reachable through a network card that is down.
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
         if loopback:
             os.environ["GLOO_SOCKET_IFNAME"] = loopback
         host, port = self.address
-        self.children = [
-            subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env=os.environ
-                | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-                | {"MASTER_ADDR": host, "MASTER_PORT": str(port)},
+        for rank in range(1, self.world_size):
+            known = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world_size}
+            place = {"MASTER_ADDR": host, "MASTER_PORT": port}
+            environment = os.environ | {key: str(value) for key, value in (known | place).items()}
+            self.children.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
             )
-            for rank in range(1, world_size)
-        ]
 
     def fate(self) -> str:
-        """What became of the others."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.children[0].wait(1)  # the connection ends a moment before the process does
-        for rank, child in enumerate(self.children, start=1):
-            if child.poll():
-                ended = f"ended with code {child.returncode}"
-                if child.returncode < 0:
-                    ended = f"was ended by {signal.Signals(-child.returncode).name}"
-                return f"number {rank} of {self.world_size} {ended}"
+        """What became of the others; who was killed comes before those that merely followed."""
+        deadline = time.monotonic() + 1  # a connection ends a moment before its process does
+        while time.monotonic() < deadline and not any(each.poll() for each in self.children):
+            time.sleep(0.02)
+        ended = [(each.poll() or 0, rank) for rank, each in enumerate(self.children, start=1)]
+        code, rank = min(ended)
+        if code < 0:
+            return f"number {rank} of {self.world_size} was ended by {signal.Signals(-code).name}"
+        code, rank = max(ended)
+        if code > 0:
+            return f"number {rank} of {self.world_size} ended with code {code}"
         return "all are still there"
 
     def end(self, seconds: float) -> None:
         """Wait so long for each of the others; who is there after that is killed."""
+        self.listening.close()
         for child in self.children:
             try:
                 child.wait(seconds)
@@ -58,13 +68,14 @@ class Companions:
 @contextlib.contextmanager
 def companions(processes: int, command: list[str]) -> Iterator[Companions | None]:
     """The others, for a while; None for a run of one process, or of those that torchrun started."""
-    if processes == 1 or "RANK" in os.environ:
+    if processes == 1 or has_been_launched():
         yield None
         return
-    others = Companions(processes, command)
+    others = Companions(processes)
     try:
+        others.start(command)
         yield others
+        others.end(PATIENCE)
     except BaseException:
         others.end(0)
         raise
-    others.end(PATIENCE)

@@ -2,12 +2,11 @@
 
 import json
 import os
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from itertools import zip_longest
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,15 +15,13 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from minitransformer.errors import ProcessError, UserError
-from minitransformer.training.companions import Companions
+from minitransformer.errors import ProcessError, UsageError, UserError
+from minitransformer.training.companions import Companions, has_been_launched
 
-# A process that is gone is noticed at once. This is for one that is frozen, and long enough for the
-# first one to read a large corpus while the others wait.
+# Once they have met, a process that is gone is noticed at once. This is for one that is frozen, and
+# long enough for the first one to read a large corpus while the others wait.
 SILENCE = timedelta(hours=1)
-
-
-Item = TypeVar("Item", bound=tuple[object, ...])
+LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out")
 
 
 class Ranks:
@@ -66,6 +63,7 @@ class Ranks:
         return totals
 
     def largest(self, value: int) -> int:
+        """The largest value that any process gives."""
         if self.world_size == 1:
             return value
         highest = torch.tensor(value)
@@ -96,26 +94,19 @@ class Ranks:
             for each, length in zip(letters, lengths, strict=True)
         ]
 
-    def in_turns(self, items: list[Item], kind: Callable[..., Item]) -> list[Item]:
-        """What the processes did of a list that was dealt out to them, in its order again."""
-        if self.world_size == 1:
-            return items
-        parts = [json.loads(part) for part in self.gather(json.dumps(items).encode())]
-        turns = zip_longest(*parts)  # the last turn may not go all the way round
-        return [kind(*item) for turn in turns for item in turn if item is not None]
-
     @contextmanager
     def same_fate(self) -> Iterator[None]:
         """What goes wrong for one process within goes wrong for all, with the same words."""
         if self.world_size == 1:
             yield
             return
-        own: UserError | None = None
+        own: UserError | OSError | None = None
         try:
             yield
-        except UserError as error:
+        except (UserError, OSError) as error:
             own = error
-        told = self.gather(json.dumps([str(own), own.exit_code]).encode() if own else b"")
+        code = own.exit_code if isinstance(own, UserError) else 1
+        told = self.gather(json.dumps([str(own), code]).encode() if own else b"")
         if own:
             raise own
         for complaint in filter(None, told):
@@ -131,47 +122,56 @@ def as_tensor(content: bytes, length: int) -> Tensor:
     return letters
 
 
-def own_device(device: torch.device) -> torch.device:
+def own_device(device: torch.device, processes: int) -> torch.device:
     """Of several GPUs in a machine, each process takes its own."""
-    if device.type != "cuda" or "LOCAL_RANK" not in os.environ:
+    number = int(os.environ.get("LOCAL_RANK", 0))
+    if device.type == "mps" and (processes > 1 or has_been_launched()):
+        raise UsageError("device mps: several processes need --device cpu or cuda")
+    if device.type != "cuda" or not (processes > 1 or has_been_launched()):
         return device
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    return torch.device("cuda", torch.cuda.current_device())
+    if torch.cuda.device_count() <= max(number, 0 if has_been_launched() else processes - 1):
+        have = torch.cuda.device_count()
+        raise UsageError(f"device cuda: each process takes one, and this machine has {have}")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 @contextmanager
 def joined(companions: Companions | None, device: torch.device, seconds: float) -> Iterator[Ranks]:
     """Meet the other processes, if there are any, and part from them again."""
-    if companions is None and int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if companions is None and not has_been_launched():
         yield Ranks()
         return
+    ranks = meet(companions, device, timedelta(seconds=seconds))
     try:
-        ranks = meet(companions, device, timedelta(seconds=seconds))
         yield ranks
     except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
+        if not any(sign in str(error).lower() for sign in LOST):
             raise
-        fate = companions.fate() if companions else "the others print their own messages"
+        fate = f" ({companions.fate()})" if companions else ""
         raise ProcessError(
-            f"another process of this run is gone or does not answer ({fate}); "
+            f"another process of this run is gone or does not answer{fate}; "
             "the same command continues from the last checkpoint"
-        ) from None
+        ) from error
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 def meet(companions: Companions | None, device: torch.device, timeout: timedelta) -> Ranks:
+    """Wait until all processes are there, and connect them."""
     store, rank, world_size = open_store(companions, timeout)
     store.set(f"here/{rank}", "")
-    try:
-        store.wait([f"here/{each}" for each in range(world_size)], timeout)
-    except dist.DistStoreError:
-        missing = [str(each) for each in range(world_size) if not store.check([f"here/{each}"])]
-        raise ProcessError(
-            f"of {world_size} processes number {', '.join(missing)} did not come "
-            f"within {timeout.total_seconds():g} seconds (training.join_timeout)"
-        ) from None
+    deadline = time.monotonic() + timeout.total_seconds()
+    names = {f"here/{each}": str(each) for each in range(world_size)}
+    while missing := [number for name, number in names.items() if not store.check([name])]:
+        is_hopeless = companions is not None and any(each.poll() for each in companions.children)
+        if is_hopeless or time.monotonic() > deadline:
+            fate = f"; {companions.fate()}" if companions else ""
+            raise ProcessError(
+                f"of {world_size} processes number {', '.join(missing)} did not come "
+                f"within {timeout.total_seconds():g} seconds (training.join_timeout){fate}"
+            )
+        time.sleep(0.02)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=SILENCE)
     return Ranks(rank, world_size)
@@ -193,8 +193,10 @@ def open_store(companions: Companions | None, timeout: timedelta) -> tuple[Store
     except (ValueError, OSError) as error:
         raise ProcessError(f"RANK is set, but the processes cannot meet: {error}") from None
     except dist.DistError as error:
-        is_taken = "EADDRINUSE" in str(error) or "address already in use" in str(error).lower()
-        why = "the port is taken; choose another MASTER_PORT" if is_taken else (
-            f"not all came within {timeout.total_seconds():g} seconds (training.join_timeout)"
-        )  # fmt: skip
+        words = str(error).splitlines()[0]
+        why = f"not all came within {timeout.total_seconds():g} seconds (training.join_timeout)"
+        if "EADDRINUSE" in words or "address already in use" in words.lower():
+            why = "the port is taken; choose another MASTER_PORT"
+        elif "timed out" not in words.lower():
+            why = words
         raise ProcessError(f"the processes cannot meet at {place}: {why}") from None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from minitransformer.errors import ConfigError
+from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.settings import TrainingConfig
 
 
@@ -34,7 +34,8 @@ def is_within(name: str, prefix: str) -> bool:
 class AdamW:
     """torch's AdamW with a memory of named tensors: {"head.weight.exp_avg": tensor, …}.
 
-    The function is called, not its class, which loads torch's compiler: as much again as torch.
+    The function is called, not its class, which loads torch's compiler: as much again as torch, for
+    a run of one process (the exchange between several loads it in any case).
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig) -> None:
@@ -62,10 +63,12 @@ class AdamW:
 
     @torch.no_grad()
     def move(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
-        parameters = [self.trained[name] for name in names]
+        parameters: list[Tensor] = [self.trained[name] for name in names]
+        gradients = [parameter.grad for parameter in parameters]
+        assert all(gradient is not None for gradient in gradients)
         adamw(
-            cast(list[Tensor], parameters),
-            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            parameters,
+            cast(list[Tensor], gradients),
             [self.memory[f"{name}.exp_avg"] for name in names],
             [self.memory[f"{name}.exp_avg_sq"] for name in names],
             [],
@@ -83,14 +86,18 @@ class AdamW:
     def new_memory(self) -> dict[str, Tensor]:
         memory = {}
         for name, parameter in self.trained.items():
-            memory[f"{name}.step"] = torch.zeros((), device=parameter.device)
+            memory[f"{name}.step"] = torch.zeros((), device=self.step_device(parameter))
             for key in ("exp_avg", "exp_avg_sq"):
                 memory[f"{name}.{key}"] = torch.zeros_like(parameter)
         return memory
 
+    def step_device(self, parameter: Tensor) -> torch.device:
+        """The fused form counts where the parameter is, the other one on the CPU."""
+        return torch.device("cpu") if parameter.device.type == "mps" else parameter.device
+
     def load(self, memory: dict[str, Tensor]) -> None:
         """Take up a memory; empty, it is that of a run before its first step."""
-        self.memory = {
-            key: value.to(self.trained[key.rpartition(".")[0]].device)
-            for key, value in memory.items()
-        }
+        expected = self.new_memory() if memory else {}
+        if memory.keys() != expected.keys():
+            raise CheckpointError("the optimizer's memory belongs to other parameters")
+        self.memory = {key: value.to(expected[key].device) for key, value in memory.items()}

@@ -16,7 +16,7 @@ MAY_CHANGE = {
 def changed_settings(run: RunFolder, config: Config) -> list[str]:
     """A note on settings that changed since a run began; refuses those that make it another."""
     changed = changed_keys(run.load_config(), config)
-    told = {key: f"{key}: {values}" for key, values in changed.items()}
+    told = {key: f"{key}: {old}, now {new}" for key, (old, new) in changed.items()}
     if refused := [told[key] for key in changed if key not in MAY_CHANGE]:
         raise CheckpointError(
             f"{run.path} was begun with other settings ({'; '.join(refused)}); "

@@ -1,6 +1,7 @@
 """The training loop: run -> step -> evaluate -> save, from wherever a run folder stands."""
 
 import json
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +22,12 @@ from minitransformer.training.distributed import Ranks
 from minitransformer.training.gradients import Objective, add_gradients, settle
 from minitransformer.training.optimizer import AdamW, freeze_all_but
 from minitransformer.training.schedule import learning_rate
-from minitransformer.training.selection import note_best
-from minitransformer.training.shared_evaluation import (
+from minitransformer.training.scoring import (
     evaluate_splits,
     metrics_rows,
     refuse_no_number,
 )
+from minitransformer.training.selection import note_best
 from minitransformer.training.signals import StopSignals
 from minitransformer.training.watcher import StepReport, Watcher
 from minitransformer.weights import build_model, copy_into, load_weights, model_tensors
@@ -56,6 +57,8 @@ class Trainer:
         self.notes: list[str] = []
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
+        elif ranks.world_size > 1:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.world_size))
         beginning = begin(config, run, ranks, fresh=fresh)
         prepared = beginning.prepared
         self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
@@ -125,11 +128,15 @@ class Trainer:
     def share_position(self) -> None:
         """All processes continue where the first one has read that the run stands."""
         self.share_state()
-        memory = self.ranks.share(tensor_bytes(self.optimizer.memory))
-        self.optimizer.load(bytes_to_tensors(memory))
+        if self.ranks.world_size > 1:
+            memory = self.ranks.share(tensor_bytes(self.optimizer.memory))
+            self.optimizer.load(bytes_to_tensors(memory))
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
 
     def share_state(self) -> None:
+        """All processes know what the first one does."""
+        if self.ranks.world_size == 1:
+            return
         told = self.ranks.share(json.dumps(asdict(self.state)).encode())
         self.state = State(**json.loads(told))
 
@@ -162,6 +169,7 @@ class Trainer:
                 exit_code = self.ranks.largest(stop.exit_code)
             if self.state.step > self.saved_step:  # a signal came between two saves
                 self.save()
+            exit_code = self.ranks.largest(stop.exit_code)
             for watcher in self.watchers:
                 watcher.on_end(self, exit_code)
         return exit_code

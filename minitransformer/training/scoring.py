@@ -1,7 +1,9 @@
-"""Splits scored by all processes of a run: each judges its share of the batches."""
+"""The scores of a run: judged by all of its processes, refused if no numbers, a row for each."""
 
+import json
 import math
 import time
+from itertools import zip_longest
 from typing import Any
 
 from minitransformer.checkpoint import State
@@ -34,15 +36,22 @@ def evaluate_splits(
         # The batches are those of a single process, and so are the numbers, bit for bit.
         batches = batches_by_length(ids, config.evaluation.batch_size)
         own = batches[ranks.rank :: ranks.world_size]
-        judged = ranks.in_turns(
-            judge(model, ids, own, tokenizer.start_id, config.model.max_length), Judged
-        )
+        judged = judge(model, ids, own, tokenizer.start_id, config.model.max_length)
+        if ranks.world_size > 1:
+            judged = in_turns(ranks.gather(json.dumps(judged).encode()))
         if ranks.is_first:
             evaluations[name] = summarize(pairs, ids, judged, tokenizer, config, began)
     return evaluations
 
 
+def in_turns(parts: list[bytes]) -> list[Judged]:
+    """What the processes said of batches that were dealt out to them, in the batches' order."""
+    turns = zip_longest(*map(json.loads, parts))  # the last turn may not go all the way round
+    return [Judged(*batch) for turn in turns for batch in turn if batch is not None]
+
+
 def refuse_no_number(evaluations: dict[str, Evaluation], step: int) -> None:
+    """Stop where a loss is infinite or not a number."""
     for name, evaluation in evaluations.items():
         if not math.isfinite(evaluation.loss.mean):
             raise DivergedError(
