@@ -100,16 +100,20 @@ def exponent(values: tuple[int, ...], amounts: list[float]) -> float:
 def draw(found: dict[str, list[Measured]], path: str) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 5), layout="constrained")
+    figure = Figure(figsize=(11, 5), layout="constrained")
     grid = figure.subplots(2, len(POINTS), sharex="col")
     for column, (kind, points) in zip(grid.T, found.items(), strict=True):
-        for axes, name, scale in zip(
-            column, ("seconds", "megabytes"), ((0, 1.0), (1, 1e-6)), strict=True
-        ):
-            axes.loglog(POINTS[kind], [point[scale[0]] * scale[1] for point in points], "o-")
-            axes.grid(alpha=0.3)
+        for axes, name, part, unit in zip(column, ("s", "MB"), (0, 1), (1, 1e6), strict=True):
+            amounts = [point[part] / unit for point in points]
+            axes.loglog(POINTS[kind], amounts, "o-")
+            axes.set_ylim(min(amounts) / 3, max(amounts) * 3)  # so that what is flat looks flat
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
+            axes.set_title(f"exponent {exponent(POINTS[kind], amounts):.2f}", fontsize=9)
             axes.set_ylabel(name)
+            axes.grid(alpha=0.3)
         column[1].set_xlabel(kind)
+        column[1].xaxis.set_major_formatter("{x:g}")
     figure.savefig(path, dpi=110)
 
 

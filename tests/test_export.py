@@ -49,6 +49,7 @@ SHAPES = {
     ),
     "pieces": ("tokenizer.kind=bpe", "tokenizer.max_size=60", "model.norm=post"),
 }  # fmt: skip
+QUICK = ("pre-norm", "no-bias-post-norm", "learned", "no-output", "joint-pieces")
 
 
 def sentences(translator: Translator, config: Config) -> list[str]:
@@ -84,7 +85,13 @@ def log_probabilities(translator: Translator, translations: list[Translation]) -
     return [each[row, range(len(ids)), ids].sum().item() for row, ids in enumerate(rows)]
 
 
-@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(changes, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, changes in SHAPES.items()
+    ],
+)
 def test_it_produces_our_tokens_with_our_probabilities(tmp_path, changes):
     config = small_config(*MODERN, *changes)
     translator = translator_for(tmp_path / "run", *MODERN, *changes)
