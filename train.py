@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from minitransformer import __version__
@@ -10,7 +11,7 @@ from minitransformer.config import load_config
 from minitransformer.errors import ConfigError
 from minitransformer.settings import Config
 from minitransformer.terminal import run_command
-from minitransformer.training.companions import Companions, companions
+from minitransformer.training.companions import Companions, companions, launched_processes
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -46,6 +47,8 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     config_path = find_config(options.config)
     config = load_config(config_path, options.set)
+    if (launched := launched_processes()) > 1:
+        config = replace(config, training=replace(config.training, processes=launched))
     run_path = options.run or Path("runs") / config_path.stem
 
     command = [sys.executable, str(Path(__file__).resolve()), *arguments]

@@ -1,4 +1,4 @@
-"""Decoding speed beside other implementations: python -m benchmarks.decoding [--rounds 9]
+"""Decoding speed beside other implementations: python -m benchmarks.decoding [--rounds 7]
 
 Greedy translation of the same sentences into 14 tokens each, one thread, in turns. CTranslate2 gets
 this project's own weights, through `minitransformer.export`, and must say the same words.
@@ -69,7 +69,7 @@ def turn(decoder: Decoder, sentences: list[list[int]], batch: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", help="a file for all numbers")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -106,7 +106,7 @@ def show(title: str, turns: dict[str, Callable[[], int]], rounds: int) -> dict[s
     rates = interleaved(turns, rounds)
     print(f"\n{title}, sentences a second, median (quartiles) of {rounds}:\n")
     print_table(
-        ("", "sentences a second", "ours is faster by"),
+        ("", "sentences a second", "ours is so many times as fast"),
         (
             (name, with_quartiles(rates[name], 0), with_quartiles(ratios(rates, OURS, name), 2))
             for name in turns

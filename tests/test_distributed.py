@@ -16,7 +16,9 @@ import torch
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.encoding import EncodedSplit, Sentences
 from minitransformer.data.tokens import PAD_ID
+from minitransformer.errors import UsageError
 from minitransformer.storage import read_tensors, tensor_bytes
+from minitransformer.training.companions import launched_processes
 from minitransformer.training.distributed import Ranks, joined
 from minitransformer.training.gradients import Objective, add_gradients, settle
 from tests.processes import ROOT, Running, context, run
@@ -295,8 +297,8 @@ def test_a_first_process_that_never_comes_is_told_within_the_timeout(tmp_path):
     process = start_alone(1, free_port(), tmp_path, "training.join_timeout=2")
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert err.splitlines()[-1].startswith("error: the processes cannot meet at 127.0.0.1:")
-    assert "Traceback" not in err
+    assert err.startswith("error: the processes cannot meet at 127.0.0.1:")
+    assert err.count("\n") == 1
 
 
 def test_a_busy_port_is_named(tmp_path):
@@ -305,10 +307,32 @@ def test_a_busy_port_is_named(tmp_path):
         process = start_alone(0, port, tmp_path, "training.join_timeout=5")
         _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert err.splitlines()[-1] == (
+    assert err == (
         f"error: the processes cannot meet at 127.0.0.1:{port}: the port is taken; "
-        "choose another MASTER_PORT"
+        "choose another MASTER_PORT\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"RANK": "x"}, "RANK: a launcher sets it to a number, got 'x'"),
+        ({"RANK": "2"}, "RANK is 2, of WORLD_SIZE 2"),
+        ({"MASTER_PORT": "abc"}, "MASTER_PORT: a launcher sets it to a number, got 'abc'"),
+    ],
+)
+def test_what_a_launcher_says_is_checked(monkeypatch, change, words):
+    for name, value in (environment(0, 2, 29500) | change).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=words):
+        launched_processes()
+
+
+def test_a_launcher_of_one_process_is_as_good_as_none(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    assert launched_processes() == 1
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert launched_processes() == 1
 
 
 def test_different_settings_are_refused_by_all(tmp_path):

@@ -8,12 +8,25 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+from minitransformer.errors import UsageError
+
 PATIENCE = 20  # seconds that a companion has to end by itself
 
 
-def has_been_launched() -> bool:
-    """Has torchrun, or who else, started this process as one of several?"""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+def launched_processes() -> int:
+    """How many processes torchrun, or who else, has started of this run; 1: nobody has."""
+    if not {"RANK", "WORLD_SIZE"} <= os.environ.keys() or os.environ["WORLD_SIZE"] == "1":
+        return 1
+    numbers = {}
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        text = os.environ.get(name, "")
+        if not text.isdecimal():
+            raise UsageError(f"{name}: a launcher sets it to a number, got '{text}'")
+        numbers[name] = int(text)
+    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
+        raise UsageError(f"RANK is {numbers['RANK']}, of WORLD_SIZE {numbers['WORLD_SIZE']}")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what fails is told in our own words
+    return numbers["WORLD_SIZE"]
 
 
 class Companions:
@@ -68,7 +81,7 @@ class Companions:
 @contextlib.contextmanager
 def companions(processes: int, command: list[str]) -> Iterator[Companions | None]:
     """The others, for a while; None for a run of one process, or of those that torchrun started."""
-    if processes == 1 or has_been_launched():
+    if processes == 1 or launched_processes() > 1:
         yield None
         return
     others = Companions(processes)

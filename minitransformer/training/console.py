@@ -122,6 +122,7 @@ def plan(trainer: Trainer) -> list[str]:
     only = "" if trained == parameters else f", {trained:,} of them trained"
     threads = f"{training.threads} thread{'s' * (training.threads > 1)}" * (training.threads > 0)
     several = f"{trainer.ranks.world_size} processes" * (trainer.ranks.world_size > 1)
+    half = "bf16" * (training.precision == "bf16")
     workers = " of ".join(filter(None, (several, threads)))
     batches = len(trainer.stream.order)
     return [
@@ -137,7 +138,7 @@ def plan(trainer: Trainer) -> list[str]:
         f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
         f"{f' × {training.accumulate}' if training.accumulate > 1 else ''} "
         f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
-        f"device      {', '.join(filter(None, (trainer.device.type, workers)))}",
+        f"device      {', '.join(filter(None, (trainer.device.type, workers, half)))}",
     ]
 
 

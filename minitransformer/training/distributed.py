@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from minitransformer.errors import ProcessError, UsageError, UserError
-from minitransformer.training.companions import Companions, has_been_launched
+from minitransformer.training.companions import Companions, launched_processes
 
 # Once they have met, a process that is gone is noticed at once. This is for one that is frozen, and
 # long enough for the first one to read a large corpus while the others wait.
@@ -125,12 +125,11 @@ def as_tensor(content: bytes, length: int) -> Tensor:
 def own_device(device: torch.device, processes: int) -> torch.device:
     """Of several GPUs in a machine, each process takes its own."""
     number = int(os.environ.get("LOCAL_RANK", 0))
-    if device.type == "mps" and (processes > 1 or has_been_launched()):
+    if processes > 1 and device.type == "mps":
         raise UsageError("device mps: several processes need --device cpu or cuda")
-    if device.type != "cuda" or not (processes > 1 or has_been_launched()):
+    if processes == 1 or device.type != "cuda":
         return device
-    if torch.cuda.device_count() <= max(number, 0 if has_been_launched() else processes - 1):
-        have = torch.cuda.device_count()
+    if number >= (have := torch.cuda.device_count()):
         raise UsageError(f"device cuda: each process takes one, and this machine has {have}")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
@@ -139,7 +138,7 @@ def own_device(device: torch.device, processes: int) -> torch.device:
 @contextmanager
 def joined(companions: Companions | None, device: torch.device, seconds: float) -> Iterator[Ranks]:
     """Meet the other processes, if there are any, and part from them again."""
-    if companions is None and not has_been_launched():
+    if companions is None and launched_processes() == 1:
         yield Ranks()
         return
     ranks = meet(companions, device, timedelta(seconds=seconds))

@@ -66,6 +66,9 @@ class Trainer:
         self.has_other_settings = bool(beginning.changes)  # than when the run began
         if not beginning.resumes:
             self.notes += self.tokenizer.size_notes(config)
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world_size))
+        if here > (cores := os.cpu_count() or 1) and device.type == "cpu":
+            self.notes.append(f"{here} processes share {cores} cores")
         self.encoded = prepared.encoded
         self.example = self.corpus.train.first(1)[0].source
         # What is evaluated stays in memory as text; the rest does not.
