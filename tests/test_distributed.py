@@ -223,12 +223,9 @@ def test_companions_do_not_outlive_the_first_process(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "whom"),
-    [
-        pytest.param(signal.SIGINT, "the first", marks=pytest.mark.slow),
-        (signal.SIGTERM, "the other"),
-    ],
+    ("number", "whom"), [(signal.SIGINT, "the first"), (signal.SIGTERM, "the other")]
 )
 def test_a_signal_to_one_stops_all_at_the_same_step(two, tmp_path, number, whom):
     running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)

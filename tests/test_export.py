@@ -49,7 +49,7 @@ SHAPES = {
     ),
     "pieces": ("tokenizer.kind=bpe", "tokenizer.max_size=60", "model.norm=post"),
 }  # fmt: skip
-QUICK = ("pre-norm", "no-bias-post-norm", "learned", "no-output", "joint-pieces")
+QUICK = ("no-bias-post-norm", "learned", "joint-pieces")
 
 
 def sentences(translator: Translator, config: Config) -> list[str]:
