@@ -71,11 +71,10 @@ class Companions:
         """Wait so long for each of the others; who is there after that is killed."""
         self.listening.close()
         for child in self.children:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(seconds)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+            child.kill()  # nothing happens to one that has ended
+            child.wait()
 
 
 @contextlib.contextmanager
@@ -85,10 +84,10 @@ def companions(processes: int, command: list[str]) -> Iterator[Companions | None
         yield None
         return
     others = Companions(processes)
+    patience = 0  # with a run that did not come to its end, the others need not, either
     try:
         others.start(command)
         yield others
-        others.end(PATIENCE)
-    except BaseException:
-        others.end(0)
-        raise
+        patience = PATIENCE
+    finally:
+        others.end(patience)

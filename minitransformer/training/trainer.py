@@ -54,7 +54,6 @@ class Trainer:
         self.run_folder = run
         self.device = device
         self.watchers = watchers
-        self.notes: list[str] = []
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
         elif ranks.world_size > 1:
@@ -62,7 +61,7 @@ class Trainer:
         beginning = begin(config, run, ranks, fresh=fresh)
         prepared = beginning.prepared
         self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
-        self.notes = [*beginning.changes, *prepared.notes]
+        self.notes: list[str] = [*beginning.changes, *prepared.notes]
         self.has_other_settings = bool(beginning.changes)  # than when the run began
         if not beginning.resumes:
             self.notes += self.tokenizer.size_notes(config)
