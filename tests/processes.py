@@ -23,6 +23,9 @@ context.set_forkserver_preload(
 )
 
 
+LOST = 255  # what multiprocessing says of a process whose exit code it did not get to know
+
+
 class Finished(NamedTuple):
     code: int
     out: str
@@ -35,7 +38,10 @@ class Running:
     def __init__(self, script: str, *arguments: object, folder: Path, stdin: bytes = b"",
                  terminal: str | None = None) -> None:  # fmt: skip
         name = Path(script).name
-        self.out, self.err = (folder / f".{name}.{stream}" for stream in ("out", "err"))
+        self.out, self.err, self.code = (
+            folder / f".{name}.{stream}" for stream in ("out", "err", "code")
+        )
+        self.code.unlink(missing_ok=True)
         (folder / f".{name}.in").write_bytes(stdin)
         self.process = context.Process(
             daemon=True,
@@ -59,7 +65,10 @@ class Running:
         assert self.process.exitcode is not None, "still running"
         out, err = (path.read_bytes().decode("utf-8") for path in (self.out, self.err))
         assert "Traceback" not in err, err
-        return Finished(self.process.exitcode, out, err)
+        code = self.process.exitcode
+        if code == LOST and self.code.exists():
+            code = int(self.code.read_text())
+        return Finished(code, out, err)
 
 
 def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Finished:
@@ -85,4 +94,8 @@ def run_script(script: str, arguments: list[str], folder: Path, terminal: str | 
         for number in (1, 2)
     )
     sys.argv = [script, *arguments]
-    runpy.run_path(str(ROOT / script), run_name="__main__")
+    try:
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    except SystemExit as end:
+        Path(f".{Path(script).name}.code").write_text(str(int(end.code or 0)))
+        raise
