@@ -1,5 +1,10 @@
 """Translate with a trained run: python translate.py "Let's go" """
 
+if __name__ == "__main__":
+    from minitransformer.terminal import end_on_interrupt
+
+    end_on_interrupt()
+
 import argparse
 import contextlib
 import re
@@ -8,7 +13,13 @@ from pathlib import Path
 
 from minitransformer import __version__
 from minitransformer.errors import CheckpointError, UsageError
-from minitransformer.terminal import run_command, silence_stdout
+from minitransformer.search_options import (
+    add_search_options,
+    add_weights_options,
+    check_search_options,
+    load_translator,
+)
+from minitransformer.terminal import run_command, silence_stdout, take_interrupts
 
 RUNS = Path("runs")
 FORMS = (".html", ".json", ".md")  # of walk-throughs as files
@@ -25,7 +36,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="a file for the translations, one a line")
     parser.add_argument(
         "--scores", action="store_true",
-        help="after a tab, each token's probability and its runners-up",
+        help="after a tab, each token's probability and, without a beam, its runners-up",
+    )  # fmt: skip
+    parser.add_argument(
+        "--n-best", type=int, metavar="N",
+        help="of a beam: the N best, each with its sentence's number before and its score after it",
     )  # fmt: skip
     parser.add_argument(
         "--tokens", action="store_true",
@@ -50,18 +65,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="also draw where every token looked; FILE.png or FILE.svg",
     )  # fmt: skip
     parser.add_argument(
-        "--checkpoint", choices=("last", "best", "all"),
-        help="default: best where the run's config selects one, else last; all: for FILE.html",
+        "--words", action="store_true",
+        help="of a walk-through or attention: words, too, where tokens are pieces of them",
     )  # fmt: skip
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
-        help="auto (the default) is cuda where there is one, else cpu",
-    )  # fmt: skip
+    add_weights_options(parser, all="for FILE.html")
+    add_search_options(parser)
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     options = parser.parse_args([readable(argument) for argument in arguments])
     check_walkthrough(options)
     if options.attention:
         check_attention(options)
+    elif options.words and options.walkthrough is None:
+        raise UsageError("--words goes with --walkthrough or --attention")
+    check_search(options)
     if options.tokens and options.scores:
         raise UsageError("--tokens does not translate, so that there are no --scores")
     if options.sentences and options.input:
@@ -120,8 +136,18 @@ def check_attention(options: argparse.Namespace) -> None:
         raise UsageError("--attention does not go with --tokens, --scores, --output, --walkthrough")
 
 
+def check_search(options: argparse.Namespace) -> None:
+    check_search_options(options)
+    if options.beam > 1 and (options.walkthrough is not None or options.attention):
+        raise UsageError("--beam does not go with --walkthrough and --attention: both are greedy")
+    if options.beam > 1 and options.tokens:
+        raise UsageError("--tokens does not translate, so that there is no --beam")
+    if options.n_best is not None and not 1 <= options.n_best <= options.beam:
+        raise UsageError(f"--n-best {options.n_best}: from 1 to --beam, which is {options.beam}")
+
+
 def newest_run() -> Path:
-    from minitransformer.checkpoint import runs_newest_first
+    from minitransformer.newest_runs import runs_newest_first
 
     runs = runs_newest_first(RUNS)
     if not runs:
@@ -148,6 +174,7 @@ def main(arguments: list[str]) -> int:
     from minitransformer.line_translation import read_lines, translate_lines
     from minitransformer.prompt import run_prompt
 
+    take_interrupts()
     run = options.run or newest_run()
     if options.checkpoint == "all":
         steps = sorted(RunFolder(run).steps())
@@ -159,11 +186,13 @@ def main(arguments: list[str]) -> int:
             raise CheckpointError(f"{run} has no checkpoint; train it first")
         translator = translators[f"step {steps[-1]}"]
     else:
-        translator = Translator.load(run, device=options.device, checkpoint=options.checkpoint)
+        translator = load_translator(run, options)
         translators = {translator.checkpoint: translator}
     reads_stdin = not (options.sentences or options.input or options.tokens)
     reads_stdin = reads_stdin and options.walkthrough is None and not options.attention
     if reads_stdin and not options.output and sys.stdin.isatty() and sys.stdout.isatty():
+        if options.n_best:
+            raise UsageError("--n-best is for lines of a file or a pipe, not for the prompt")
         run_prompt(translator, scores=options.scores)
         return 0
     with contextlib.ExitStack() as files:
@@ -184,7 +213,7 @@ def main(arguments: list[str]) -> int:
                 show_walkthroughs(translator, lines, options)
                 return 0
             if options.attention:
-                write_attention(translator, lines, options.attention)
+                write_attention(translator, lines, options, run)
                 return 0
             if options.tokens:
                 for text in lines:
@@ -192,7 +221,10 @@ def main(arguments: list[str]) -> int:
                         *token_lines(text, translator.tokenizer), sep="\n", end="\n\n", file=output
                     )
                 return 0
-            translate_lines(translator, lines, output, scores=options.scores, batch_size=at_a_time)
+            translate_lines(
+                translator, lines, output,
+                scores=options.scores, n_best=options.n_best, batch_size=at_a_time,
+            )  # fmt: skip
         except BrokenPipeError:  # the reader, such as `head -1`, has seen enough
             silence_stdout()
     return 0

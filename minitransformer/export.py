@@ -4,6 +4,11 @@ python -m minitransformer.export runs/big --ctranslate2 big-ct2 --int8
 D d_model, F d_ff, P positions, V vocabulary.
 """
 
+if __name__ == "__main__":
+    from minitransformer.terminal import end_on_interrupt
+
+    end_on_interrupt()
+
 import argparse
 import shutil
 import sys
@@ -22,8 +27,9 @@ from minitransformer.errors import UsageError, UserError
 from minitransformer.model.layers import DecoderLayer, EncoderLayer, MultiHeadAttention
 from minitransformer.model.positional import LearnedPositions, sinusoid_table
 from minitransformer.model.transformer import Decoder, Encoder, Transformer
+from minitransformer.search_options import add_weights_options, check_weights_options
 from minitransformer.settings import ModelConfig
-from minitransformer.terminal import run_command
+from minitransformer.terminal import run_command, take_interrupts
 
 NEVER = -1e9  # the bias of what is never produced; no other logit comes near
 LONGEST_INPUT = 1024  # tokens at which CTranslate2 cuts a source, unless told otherwise
@@ -176,17 +182,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     where = "the folder to write: a new one, or an earlier export"
     parser.add_argument("--ctranslate2", type=Path, required=True, metavar="DIR", help=where)
     parser.add_argument("--int8", action="store_true", help="matrices of 8-bit integers")
-    parser.add_argument(
-        "--checkpoint", choices=("last", "best"),
-        help="default: best where the run's config selects one, else last",
-    )  # fmt: skip
-    return parser.parse_args(arguments)
+    add_weights_options(parser)
+    options = parser.parse_args(arguments)
+    check_weights_options(options)
+    return options
 
 
 def main(arguments: list[str]) -> int:
+    take_interrupts()
     options = parse(arguments)
     run, folder, kind = options.run, options.ctranslate2, "int8" if options.int8 else "float32"
-    translator = Translator.load(run, checkpoint=options.checkpoint)
+    translator = Translator.load(run, checkpoint=options.checkpoint, average=options.average)
     config, tokenizer = RunFolder(run).load_config().model, translator.tokenizer
     source, target = tokenizer.source.tokens, tokenizer.target.tokens
     write_ctranslate2(translator.model, config, source, target, folder, kind)

@@ -1,4 +1,4 @@
-"""Lines in, lines out: exactly one line of output for each line of input, in order."""
+"""Lines in, lines out: one line of output for each line of input, or its best few, in order."""
 
 import sys
 import unicodedata
@@ -28,9 +28,13 @@ def translate_lines(
     output: TextIO,
     *,
     scores: bool = False,
+    n_best: int | None = None,
     batch_size: int = 1,
 ) -> None:
-    """Translate lines as they come, `batch_size` at a time, and hand each on at once."""
+    """Translate lines as they come, `batch_size` at a time, and hand each on at once.
+
+    With `n_best`, up to so many for each: the number of the line that came in, text and score.
+    """
     lines = iter(lines)
     number = 0
     while batch := list(islice(lines, batch_size)):
@@ -38,10 +42,13 @@ def translate_lines(
             number += 1
             for remark in remarks(translation, translator):
                 print(f"line {number}: {remark}", file=sys.stderr, flush=True)
-            fields = [translation.text]
-            if scores:
-                fields += score_fields(translation, translator)
-            output.write("\t".join(fields) + "\n")
+            for each in [translation, *translation.others][: n_best or 1]:
+                fields = [each.text]
+                if n_best:
+                    fields = [str(number), each.text, f"{each.score:.4f}"]
+                if scores:
+                    fields += score_fields(each, translator)
+                output.write("\t".join(fields) + "\n")
             output.flush()
 
 
@@ -89,9 +96,8 @@ def without_controls(text: str) -> str:
 def score_fields(translation: Translation, translator: Translator) -> list[str]:
     """Each produced token with its probability and the tokens that came nearest."""
     names = translator.tokenizer.target.tokens
-    return [
-        f"{token} {choice.probability:.4f} ("
-        + ", ".join(f"{names[id]} {probability:.4f}" for id, probability in choice.runners_up)
-        + ")"
-        for token, choice in zip(translation.tokens, translation.choices, strict=True)
-    ]
+    fields = []
+    for token, choice in zip(translation.tokens, translation.choices, strict=True):
+        runners_up = ", ".join(f"{names[id]} {value:.4f}" for id, value in choice.runners_up)
+        fields.append(f"{token} {choice.probability:.4f}" + f" ({runners_up})" * bool(runners_up))
+    return fields

@@ -18,7 +18,9 @@ HELP = """\
   :full                   the same with every stage
   :attention              where every token looked, layer by layer
   :why                    what each token is worth without each source word
-  :hide 2                 take the second source word out (again: put it back)
+  :why words              the same of whole words where tokens are pieces of them;
+                          :attention words, too
+  :hide 2                 take the second source token out (again: put it back)
   :head encoder.0.0 off   switch off a head: encoder, decoder or cross;
                           layer and head are counted from 0
   :position off           leave the positions away
@@ -94,12 +96,12 @@ class Prompt:
         show([*self.view.full(walk), self.view.checked(check(walk))])
 
     def attention(self, words: list[str]) -> None:
-        expect_nothing(words)
-        show(self.view.attention(self.walked(self.experiment)))
+        is_asked = by_words(words)
+        show(self.view.attention(self.walked(self.experiment), by_words=is_asked))
 
     def why(self, words: list[str]) -> None:
-        expect_nothing(words)
-        show(self.view.why(self.walked(self.experiment)))
+        told = self.view.words if by_words(words) else self.view.why
+        show(told(self.walked(self.experiment)))
 
     def help(self, words: list[str]) -> None:
         print(HELP)
@@ -112,7 +114,8 @@ class Prompt:
         self.walked(NOTHING)
         most = self.num_words()
         if words not in [[str(number)] for number in range(1, most + 1)]:
-            raise UsageError(f"name a source word by its place, from 1 to {most}: :hide 1")
+            name = self.translator.tokenizer.source.token_name
+            raise UsageError(f"name a source {name} by its place, from 1 to {most}: :hide 1")
         self.change(replace(self.experiment, hidden=self.experiment.hidden ^ {int(words[0])}))
 
     def head(self, words: list[str]) -> None:
@@ -127,13 +130,12 @@ class Prompt:
         self.change(replace(self.experiment, positions_off=words == ["off"]))
 
     def force(self, words: list[str]) -> None:
-        text = " ".join(words)
-        unknown = self.translator.tokenizer.target.encode(text, end=False).unknown
-        if unknown:
-            vocabulary = self.translator.tokenizer.target.ids
-            raise UsageError(
-                f"the target has no word '{unknown[0]}'{did_you_mean(unknown[0], vocabulary)}"
-            )
+        text, target = " ".join(words), self.translator.tokenizer.target
+        if not text:
+            raise UsageError("say how the translation must begin: :force Vamos")
+        if unknown := target.encode(text, end=False).unknown:
+            meant = did_you_mean(unknown[0], target.ids)
+            raise UsageError(f"the target has no {target.unknown_name} '{unknown[0]}'{meant}")
         self.change(replace(self.experiment, forced=text))
 
     def change(self, experiment: Experiment) -> None:
@@ -144,7 +146,8 @@ class Prompt:
         if not is_change:
             print(f"  {str(experiment) or 'nothing is changed'}, as before")
         elif experiment == NOTHING:
-            print(f"  nothing is changed any more\n  {now.translation}")
+            how = " (greedy)" * (self.translator.search.beam > 1)
+            print(f"  nothing is changed any more\n  {now.translation}{how}")
         else:
             self.compare(now)
 
@@ -152,6 +155,13 @@ class Prompt:
         """The translation as it was and as it becomes, and what its tokens are worth."""
         print(f"  {now.experiment}")
         show(self.view.change(self.walked(NOTHING), now))
+
+
+def by_words(words: list[str]) -> bool:
+    """Should pieces be put together?"""
+    if words and words != ["words"]:
+        raise UsageError(f"'{' '.join(words)}' is too much; behind it may stand: words")
+    return bool(words)
 
 
 def expect_nothing(words: list[str]) -> None:
@@ -176,6 +186,10 @@ def run_prompt(translator: Translator, *, scores: bool) -> None:
         "Ctrl-C clears the line, Ctrl-D leaves.",
         file=sys.stderr,
     )
+    if translator.search.beam > 1:
+        print(
+            "Translations are a beam's; :walk and the others look at greedy ones.", file=sys.stderr
+        )
     prompt = Prompt(translator, scores=scores)
     while True:
         try:

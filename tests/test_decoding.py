@@ -6,8 +6,8 @@ import torch
 from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.decoding import first_highest, greedy
 from minitransformer.errors import CheckpointError, UsageError
+from minitransformer.search import first_highest, greedy, highest
 from tests.small_runs import trainer_for
 from tests.variants import VARIANTS, build, ids
 
@@ -178,6 +178,18 @@ def test_probabilities_may_be_left_away():
     ]
     assert all(0 < choice.probability < 1 for row in told for choice in row)
     assert all(math.isnan(choice.probability) for row in silent for choice in row)
+
+
+@pytest.mark.parametrize("columns", [5, 128, 4000, 8000, 8004])
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_highest_are_found_in_order(columns, count):
+    torch.manual_seed(columns)
+    values = torch.randn(20, columns)
+    values[::2, -count // 2 :] += 9  # behind the last whole block
+    best, places = highest(values, count)
+    expected = values.topk(count)
+    assert torch.equal(best, expected.values)
+    assert torch.equal(places, expected.indices)
 
 
 @pytest.mark.parametrize("columns", [1, 128, 300, 5000, 5120, 5121])

@@ -37,7 +37,7 @@ def test_a_sentence_is_translated_and_looked_into(prompt, capsys):
 def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
     before = answered(prompt, capsys, "I go to school", ":walk")
     hidden = answered(prompt, capsys, ":hide 4")
-    assert "word 4 hidden" in hidden
+    assert "token 4 hidden" in hidden
     assert "before  Voy a la escuela\n" in hidden
     assert "now     Voy a la escuela\n" not in hidden
     off = answered(prompt, capsys, ":hide 4", ":head cross.0.0 off")

@@ -110,6 +110,22 @@ def test_scores_follow_the_translation_on_its_line(tiny):
     assert end.startswith("<EOS> ")
 
 
+def test_the_best_few_of_a_beam_come_with_their_scores(tiny):
+    result = translate(tiny.folder, "--beam", 4, "Let's go", "I go to school")
+    assert result.out == "Vamos\nVoy a la escuela\n"
+    result = translate(tiny.folder, "--beam", 4, "--n-best", 3, "Let's go", "I go to school")
+    rows = [line.split("\t") for line in result.out.splitlines()]
+    assert len(rows) == 6
+    assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3
+    assert (rows[0][1], rows[3][1]) == ("Vamos", "Voy a la escuela")
+    for three in (rows[:3], rows[3:]):
+        scores = [float(score) for _, _, score in three]
+        assert scores == sorted(scores, reverse=True)
+    result = translate(tiny.folder, "--beam", 2, "--scores", "Let's go")
+    text, first, end = result.out.rstrip("\n").split("\t")
+    assert (text, first.split()[0], end.split()[0]) == ("Vamos", "Vamos", "<EOS>")
+
+
 def test_lines_are_answered_as_they_come(tiny):
     process = subprocess.Popen(
         [sys.executable, ROOT / "translate.py"], cwd=tiny.folder, stdin=subprocess.PIPE,
@@ -148,6 +164,13 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tiny):
         (["--input", "some.txt", "hi"], 2, "give sentences or --input, not both"),
         (["--runn", "x"], 2, "unrecognized arguments: --runn"),
         (["--input", "some.txt", "--output", "some.txt"], 2, "are the same file"),
+        (["--beam", "0", "hi"], 2, "--beam 0: from 1 to 1000"),
+        (["--beam", "3", "--length-penalty", "nan", "hi"], 2, "--length-penalty nan: from 0"),
+        (["--n-best", "2", "hi"], 2, "--n-best 2: from 1 to --beam, which is 1"),
+        (["--beam", "2", "--n-best", "3", "hi"], 2, "--n-best 3: from 1 to --beam, which is 2"),
+        (["--beam", "2", "--walkthrough", "hi"], 2, "--beam does not go with --walkthrough"),
+        (["--beam", "2", "--tokens", "hi"], 2, "so that there is no --beam"),
+        (["--average", "2", "--checkpoint", "last", "hi"], 2, "does not go with --checkpoint"),
     ],
 )
 def test_mistakes_get_one_clear_line_and_the_right_code(tmp_path, arguments, code, message):

@@ -71,7 +71,12 @@ class KeyValueCache:
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these rows, in this order; a row may be kept more than once."""
+        self.reorder(rows)
+        for layer in self.layers:
+            layer.cross_attention.select(rows)
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these rows where each takes the place of one with the same source."""
         self.target_mask = self.target_mask[rows]
         for layer in self.layers:
             layer.self_attention.select(rows)
-            layer.cross_attention.select(rows)

@@ -1,0 +1,178 @@
+"""Beam search against its definition: every translation there is, scored by teacher forcing."""
+
+import itertools
+
+import pytest
+import torch
+
+from minitransformer import Translator
+from minitransformer.beam import beam_search
+from minitransformer.data.batching import pad
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
+from minitransformer.search import GREEDY, Search, greedy
+from tests.variants import VARIANTS, build, ids
+
+WORDS = [id for id in range(11) if id not in (PAD_ID, BOS_ID, EOS_ID)]  # of the toy vocabulary
+
+
+def forced(model, source, targets: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+    """The log probability of each target when every earlier token of it is given."""
+    found = {}
+    for length in {len(target) for target in targets}:
+        equal = [target for target in targets if len(target) == length]
+        ids = torch.tensor(equal)
+        starts = torch.full((len(ids), 1), EOS_ID)
+        with torch.no_grad():
+            logits = model(source.expand(len(ids), -1), torch.cat((starts, ids[:, :-1]), dim=1))
+        values = logits.double().log_softmax(-1).gather(2, ids[..., None]).sum((1, 2))
+        found.update(zip(equal, values.tolist(), strict=True))
+    return found
+
+
+def everything(limit: int) -> list[tuple[int, ...]]:
+    """All that can be produced: words to an end marker, or words up to the limit."""
+    ended = [
+        (*words, EOS_ID)
+        for length in range(limit)
+        for words in itertools.product(WORDS, repeat=length)
+    ]
+    return ended + list(itertools.product(WORDS, repeat=limit))
+
+
+@pytest.mark.parametrize(
+    ("name", "length_penalty"),
+    [("seed", 0.0), ("seed", 1.0), ("pre-norm", 0.6), ("post-norm", 2.0)],
+)
+def test_a_beam_of_everything_is_an_exhaustive_search(name, length_penalty):
+    model, limit = build(VARIANTS[name]), 3
+    source = ids(1, 4)
+    scores = {
+        target: total / len(target) ** length_penalty
+        for target, total in forced(model, source, everything(limit)).items()
+    }
+    expected = sorted(scores, key=lambda ids: (ids[-1] == EOS_ID, scores[ids]), reverse=True)
+    (found,) = beam_search(
+        model, source, start_id=EOS_ID, limits=[limit], width=1000, length_penalty=length_penalty
+    )
+    assert len(found) == len(expected) == 1 + 8 + 64 + 512
+    assert [each.ids for each in found[:30]] == expected[:30]
+    assert {each.ids for each in found} == set(expected)
+    for hypothesis in found[:50]:
+        assert hypothesis.score(length_penalty) == pytest.approx(scores[hypothesis.ids], abs=1e-5)
+
+
+def definition(model, source, limit: int, width: int) -> list[tuple[tuple[int, ...], float]]:
+    """Beam search as it is told: all prefixes run again at each step, the best kept."""
+    unfinished: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    finished: list[tuple[tuple[int, ...], float]] = []
+    while unfinished:
+        longer = []
+        fed = torch.tensor([[EOS_ID, *prefix] for prefix, _ in unfinished])
+        logits = model(source.expand(len(fed), -1), fed)[:, -1].detach()
+        for (prefix, total), values in zip(
+            unfinished, logits.log_softmax(-1).tolist(), strict=True
+        ):
+            longer += [((*prefix, id), total + values[id]) for id in (*WORDS, EOS_ID)]
+        longer.sort(key=lambda each: -each[1])
+        kept = longer[: width - len(finished)]
+        is_finished = [each[0][-1] == EOS_ID or len(each[0]) == limit for each in kept]
+        finished += list(itertools.compress(kept, is_finished))
+        unfinished = [each for each, ended in zip(kept, is_finished, strict=True) if not ended]
+    return finished
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_narrow_beam_equals_its_definition_whatever_its_neighbours(name):
+    model = build(VARIANTS[name])
+    sources = [ids(1, 1 + 2 * seed, seed=seed)[0].tolist() for seed in range(4)]
+    limits = [4, 5, 6, 3]
+    together = beam_search(
+        model, pad(sources), start_id=EOS_ID, limits=limits, width=3, length_penalty=0.0
+    )
+    for source, limit, found in zip(sources, limits, together, strict=True):
+        expected = definition(model, torch.tensor([source]), limit, 3)
+        expected.sort(key=lambda each: (each[0][-1] != EOS_ID, -each[1]))
+        assert [each.ids for each in found] == [each[0] for each in expected]
+        totals = [each[1] for each in expected]
+        assert [each.total for each in found] == pytest.approx(totals, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary"])
+def test_scores_of_a_beam_are_those_of_teacher_forcing(name):
+    model = build(VARIANTS[name])
+    source = ids(4, 5)
+    found = beam_search(model, source, start_id=EOS_ID, limits=[6] * 4, width=5, length_penalty=1.0)
+    for row, hypotheses in enumerate(found):
+        totals = forced(model, source[row : row + 1], [each.ids for each in hypotheses])
+        for each in hypotheses:
+            assert each.total == pytest.approx(totals[each.ids], abs=1e-5)
+            assert sum(each.log_probabilities) == pytest.approx(each.total, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary"])
+def test_a_beam_of_one_is_greedy(name):
+    model = build(VARIANTS[name])
+    source = ids(5, 6)
+    found = beam_search(model, source, start_id=EOS_ID, limits=[7] * 5, width=1, length_penalty=1.0)
+    expected = greedy(model, source, start_id=EOS_ID, limits=[7] * 5)
+    for [hypothesis], choices in zip(found, expected, strict=True):
+        assert list(hypothesis.ids) == [choice.id for choice in choices]
+
+
+def test_a_beam_never_produces_padding_or_the_start_and_never_the_same_twice():
+    model = build(VARIANTS["seed"])
+    with torch.no_grad():
+        model.head.bias[[PAD_ID, BOS_ID]] = 100.0
+    for hypotheses in beam_search(
+        model, ids(8, 4), start_id=EOS_ID, limits=[5] * 8, width=4, length_penalty=1.0
+    ):
+        found = [each.ids for each in hypotheses]
+        assert len(set(found)) == 4
+        assert not {id for each in found for id in each} & {PAD_ID, BOS_ID}
+
+
+def test_what_was_cut_comes_after_what_ended():
+    model = build(VARIANTS["seed"])
+    with torch.no_grad():  # <EOS> is unlikely, and nothing but 7 is likely
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+        model.head.bias[7] = 9.0
+        model.head.bias[EOS_ID] = 4.0
+    (found,) = beam_search(
+        model, ids(1, 4), start_id=EOS_ID, limits=[20], width=3, length_penalty=1.0
+    )
+    assert found[0].ids[-1] == EOS_ID
+    assert found[-1].ids == (7,) * 20
+    assert found[-1].score(1.0) > found[0].score(1.0)
+
+
+def test_a_score_is_exact_where_probabilities_are_too_small_for_numbers(tiny):
+    translator = Translator.load(tiny.path)
+    with torch.no_grad():
+        translator.model.head.weight.mul_(3000)
+    translator.search = Search(beam=4)
+    (translation,) = translator.translate(["I go to school"])
+    source = pad([translation.source.ids])
+    (found,) = beam_search(
+        translator.model, source, start_id=translator.tokenizer.start_id, limits=[64], width=4,
+        length_penalty=1.0,
+    )  # fmt: skip
+    scores = [translation.score, *(each.score for each in translation.others)]
+    assert scores == [each.score(1.0) for each in found]
+    assert min(scores) < -100
+
+
+def test_a_translator_gives_the_best_and_the_others_of_its_beam(tiny):
+    translator = Translator.load(tiny.path)
+    assert translator.search == GREEDY
+    greedily = translator.translate(["Let's go", "", "I go to school"])
+    translator.search = Search(beam=4, length_penalty=1.0)
+    found = translator.translate(["Let's go", "", "I go to school"])
+    assert [each.text for each in found] == ["Vamos", "", "Voy a la escuela"]
+    assert [len(each.others) for each in found] == [3, 0, 3]
+    for one, other in zip(found, greedily, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-5)  # both are the best there is
+        scores = [one.score, *(each.score for each in one.others)]
+        assert scores == sorted(scores, reverse=True)
+    alone = [translator.translate([text])[0].text for text in ("Let's go", "I go to school")]
+    assert alone == ["Vamos", "Voy a la escuela"]
