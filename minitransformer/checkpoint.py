@@ -20,6 +20,7 @@ from torch import Tensor
 from minitransformer.config import config_to_yaml, load_config
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
+from minitransformer.kept_steps import planned
 from minitransformer.settings import Config
 from minitransformer.storage import (
     checksum,
@@ -127,7 +128,8 @@ class RunFolder:
 
     def load_config(self) -> Config:
         if not (self.path / "config.yaml").is_file():
-            raise CheckpointError(f"{self.path} is not a run folder (it has no config.yaml)")
+            why = "it has no config.yaml" if self.path.is_dir() else "there is no such folder"
+            raise CheckpointError(f"{self.path} is not a run folder ({why}); name one with --run")
         try:
             return load_config(self.path / "config.yaml")
         except ConfigError as error:
@@ -137,9 +139,9 @@ class RunFolder:
         return PairTokenizer.from_folder(self.path / "tokenizer", config)
 
     def save(
-        self, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], keep: int
+        self, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], config: Config
     ) -> None:
-        """Write a checkpoint, point `last` at it, and clear away the oldest beyond `keep`."""
+        """Write a checkpoint, point `last` at it, and clear away those that are no longer kept."""
         tensors = {
             "model.safetensors": tensor_bytes(model),
             "optimizer.safetensors": tensor_bytes(optimizer),
@@ -159,7 +161,8 @@ class RunFolder:
         self.point("last", state.step)
         # Higher steps were found damaged, or this run would stand there.
         own = [step for step in self.steps() if step <= state.step and step != state.best_step]
-        for step in set(self.steps()) - set(own[:keep]) - {state.best_step}:
+        last = planned(own, config)[: config.training.keep_checkpoints]
+        for step in set(self.steps()) - {*last, state.step, state.best_step}:
             shutil.rmtree(self.step_path(step), ignore_errors=True)
 
     def tokenizer_checksums(self) -> dict[str, str]:
@@ -207,34 +210,40 @@ class RunFolder:
 
     def load_best(self) -> Checkpoint:
         """Read the step that did best on held-out pairs."""
-        step = self.pointed("best")
+        step = self.best_step
         if step is None:
-            raise CheckpointError(
-                f"{self.path} has no best checkpoint: its evaluation.best_metric is none, "
-                "or it was not evaluated yet"
-            )
-        return self.load(step, for_training=False)
+            why = "its evaluation.best_metric is none, or it was not evaluated yet"
+            raise CheckpointError(f"{self.path} has no best checkpoint: {why}")
+        try:
+            return self.load(step, for_training=False)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; --checkpoint last takes the last one") from None
+
+    @property
+    def best_step(self) -> int | None:
+        """The step that `best` names; where that file is lost, what the newest checkpoint knows."""
+        if (step := self.pointed("best")) is not None or not self.has_started:
+            return step
+        return self.load_newest([], for_training=False).state.best_step
 
     def load_newest(self, complaints: list[str], *, for_training: bool) -> Checkpoint:
-        """Read the newest whole checkpoint; each damaged one on the way adds a complaint."""
-        for step in self.steps():
+        return self.load_last(1, complaints, for_training=for_training, among=self.steps())[0]
+
+    def load_last(
+        self, count: int, complaints: list[str], *, for_training: bool, among: list[int]
+    ) -> list[Checkpoint]:
+        """Read the first whole ones of some steps; each damaged one on the way adds a complaint."""
+        found: list[Checkpoint] = []
+        for step in among:
+            if len(found) == count:
+                break
             try:
-                return self.load(step, for_training=for_training)
+                found.append(self.load(step, for_training=for_training))
             except CheckpointError as error:
                 complaints.append(str(error))
+        if found:
+            return found
         raise CheckpointError(
             f"{self.path} has no whole checkpoint"
             + (f": {complaints[0]}" if complaints else "; train it first")
         )
-
-
-def runs_newest_first(folder: Path) -> list[Path]:
-    """The runs in a folder that have a checkpoint, the most recently saved first."""
-    if not folder.is_dir():
-        return []
-    saved = {
-        path: run.step_path(run.steps()[0]).stat().st_mtime
-        for path in folder.iterdir()
-        if (run := RunFolder(path)).has_started
-    }
-    return sorted(saved, key=lambda path: saved[path], reverse=True)

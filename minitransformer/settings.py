@@ -104,6 +104,7 @@ class TrainingConfig:
     weight_decay: NotNegative = 0.3
     clip_norm: NotNegative = 1.0
     label_smoothing: Share = 0.0
+    consistency: NotNegative = 0.0
     patience: CountOrNone = 0
     save_every: Count = 75
     keep_checkpoints: Annotated[int, Range(2, 10**9)] = 2
@@ -116,6 +117,7 @@ class EvaluationConfig:
     every: Count = 75
     train_pairs: CountOrNone = 1000
     batch_size: Count = 64
+    average: Count = 1
     samples: CountOrNone = 5
     bleu_tokenizer: Literal["13a", "intl", "char", "none"] = "13a"
     best_metric: Literal[
@@ -223,9 +225,20 @@ def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
             f"training.steps ({training.steps})",
         ),
         (
+            ["training.consistency", "model.dropout", "model.inner_dropout"],
+            training.consistency > 0 and not model.dropout and not model.inner_dropout,
+            "training.consistency compares two passes that dropout makes differ: set model.dropout",
+        ),
+        (
             ["training.patience", "evaluation.best_metric"],
             training.patience > 0 and config.evaluation.best_metric == "none",
             "training.patience needs a metric to watch: name one as evaluation.best_metric",
+        ),
+        (
+            ["evaluation.average", "training.keep_checkpoints"],
+            config.evaluation.average > training.keep_checkpoints,
+            f"training.keep_checkpoints ({training.keep_checkpoints}) must be at least "
+            f"evaluation.average ({config.evaluation.average})",
         ),
         (
             ["logging.probes"],

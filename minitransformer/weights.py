@@ -25,6 +25,16 @@ def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
+def mean_tensors(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several checkpoints' weights; of one, its own bits."""
+    if len(each) == 1:
+        return each[0]
+    return {
+        name: torch.stack([tensors[name].double() for tensors in each]).mean(dim=0).to(first.dtype)
+        for name, first in each[0].items()
+    }
+
+
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
     """Copy a checkpoint's weights into a model that must have exactly these."""
     own = model_tensors(model)

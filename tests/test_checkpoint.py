@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import storage
-from minitransformer.checkpoint import RunFolder, State, runs_newest_first
+from minitransformer.checkpoint import RunFolder, State
 from minitransformer.errors import CheckpointError
+from minitransformer.newest_runs import runs_newest_first
+from minitransformer.settings import Config
 from minitransformer.storage import (
     json_with_checksum,
     read_json_with_checksum,
@@ -24,8 +26,12 @@ def saved_run(folder: Path, *steps: int, keep: int = 9) -> RunFolder:
     for step in steps:
         trainer.state.step = step
         tensors = {"a": torch.full((3,), float(step))}
-        trainer.run_folder.save(trainer.state, tensors, tensors, keep)
+        trainer.run_folder.save(trainer.state, tensors, tensors, keeping(keep))
     return RunFolder(folder)
+
+
+def keeping(count: int, save_every: int = 1) -> Config:
+    return small_config(f"training.keep_checkpoints={count}", f"training.save_every={save_every}")
 
 
 def test_a_run_is_a_folder_of_plain_files(tmp_path):
@@ -48,6 +54,13 @@ def test_a_run_is_a_folder_of_plain_files(tmp_path):
 
 def test_the_newest_checkpoints_are_kept(tmp_path):
     assert saved_run(tmp_path / "run", 1, 2, 3, 4, 5, keep=2).steps() == [5, 4]
+
+
+def test_what_a_signal_left_in_between_pushes_nothing_out_and_goes_with_the_next_save(tmp_path):
+    folder = saved_run(tmp_path / "run", 3, 6)
+    for step, expected in ((7, [7, 6, 3]), (8, [8, 6, 3]), (9, [9, 6])):
+        folder.save(State(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=3))
+        assert folder.steps() == expected
 
 
 def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
@@ -96,7 +109,7 @@ def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypa
     owner, name = targets[point]
     monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     try:
-        folder.save(State(step=2), {"a": torch.ones(3)}, {}, 2)
+        folder.save(State(step=2), {"a": torch.ones(3)}, {}, keeping(2))
     except OSError:
         failed = True
     else:
@@ -107,7 +120,7 @@ def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypa
     step = RunFolder(tmp_path / "run").load_newest(complaints, for_training=True).state.step
     assert step in (1, 2)
     assert complaints == []
-    folder.save(State(step=3), {"a": torch.ones(3)}, {}, 2)
+    folder.save(State(step=3), {"a": torch.ones(3)}, {}, keeping(2))
     assert folder.load_newest([], for_training=True).state.step == 3
 
 
@@ -202,7 +215,7 @@ def test_a_run_that_was_killed_in_its_first_moments_begins_again(tmp_path):
 
 def test_a_save_clears_away_damaged_steps_beyond_it_and_never_itself(tmp_path):
     folder = saved_run(tmp_path / "run", 5, 27, 30)
-    folder.save(State(step=6), {"a": torch.ones(3)}, {}, 2)
+    folder.save(State(step=6), {"a": torch.ones(3)}, {}, keeping(2))
     assert folder.steps() == [6, 5]
     assert folder.pointed("last") == 6
 

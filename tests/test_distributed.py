@@ -187,9 +187,8 @@ def children_of(process: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_companion_ends_the_run_and_the_same_command_continues(two, tmp_path, number):
     running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
@@ -280,6 +279,7 @@ def start_alone(rank: int, port: int, folder: Path, *changes: str) -> subprocess
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_missing_process_is_named_within_the_timeout(tmp_path):
     process = start_alone(0, free_port(), tmp_path, "training.join_timeout=2")
     out, err = process.communicate(timeout=30)

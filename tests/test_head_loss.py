@@ -1,5 +1,6 @@
 """The chunked head and cross-entropy against the formula that it stands for."""
 
+import copy
 import math
 
 import pytest
@@ -44,6 +45,60 @@ def test_chunks_equal_the_formula(monkeypatch, logits_at_a_time, bias, smoothing
     assert int(fast.num_right) == int((logits.argmax(1) == labels).sum())
     for ours, theirs in zip(fast_gradients, gradients(states, head), strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 1e-13
+
+
+@pytest.mark.parametrize("logits_at_a_time", [1, 31 * 5, 10**6])
+@pytest.mark.parametrize("bias", [True, False])
+def test_two_passes_equal_the_formula_of_their_consistency(monkeypatch, logits_at_a_time, bias):
+    monkeypatch.setitem(module.LOGITS_AT_A_TIME, "cpu", logits_at_a_time)
+    states, head, labels = case(rows=46, bias=bias)
+    labels = labels[:23]
+    fast = head_loss(states, head, labels, 0.1, consistency=2.5)
+    (fast.objective / 7).backward()
+    fast_gradients = gradients(states, head)
+    one, other = head(states).chunk(2)
+    p, q = one.log_softmax(1), other.log_softmax(1)
+    apart = nn.functional.kl_div(p, q, reduction="sum", log_target=True)
+    apart = apart + nn.functional.kl_div(q, p, reduction="sum", log_target=True)
+    formula = sum(summed_loss(each, labels, PAD, 0.1) for each in (one, other)) / 2
+    formula = formula + 2.5 * apart / 2
+    (formula / 7).backward()
+    torch.testing.assert_close(fast.objective, formula, rtol=1e-13, atol=0)
+    torch.testing.assert_close(fast.loss, summed_loss(one, labels, PAD), rtol=1e-13, atol=0)
+    assert int(fast.num_right) == int((one.argmax(1) == labels).sum())
+    for ours, theirs in zip(fast_gradients, gradients(states, head), strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < 1e-13
+
+
+def test_two_passes_far_apart_give_a_finite_gradient_and_none_at_all_gives_zeros():
+    states, head, labels = case(rows=46, dtype=torch.float32)
+    with torch.no_grad():
+        head.weight.mul_(1000)
+    head_loss(states, head, labels[:23], 0.1, consistency=5.0).objective.backward()
+    found = gradients(states, head)
+    exact_states, exact_head = (
+        states.detach().double().requires_grad_(),
+        copy.deepcopy(head).double(),
+    )
+    head_loss(exact_states, exact_head, labels[:23], 0.1, consistency=5.0).objective.backward()
+    for one, exact in zip(found, gradients(exact_states, exact_head), strict=True):
+        assert float((one - exact).norm() / exact.norm()) < 1e-4
+    nothing = head_loss(states[:0], head, labels[:0], 0.1, consistency=5.0)
+    nothing.objective.backward()
+    assert float(nothing.objective.detach()) == 0
+    assert all(not each.any() for each in gradients(states, head))
+
+
+def test_equal_passes_are_as_consistent_as_can_be():
+    states, head, labels = case()
+    twice = torch.cat((states, states))
+    one = head_loss(states, head, labels, 0.1)
+    two = head_loss(twice, head, labels, 0.1, consistency=5.0)
+    torch.testing.assert_close(two.objective, one.objective, rtol=1e-13, atol=0)
+    parts = (states, *head.parameters())
+    expected = torch.autograd.grad(one.objective, parts)
+    found = torch.autograd.grad(two.objective, parts)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_logits_far_apart_give_a_finite_loss_and_gradient():

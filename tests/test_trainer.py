@@ -15,6 +15,7 @@ from minitransformer.data.batching import make_batch
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError, ConfigError, DataError, DivergedError
 from minitransformer.metrics import Sum
+from minitransformer.training.gradients import Objective
 from minitransformer.training.resuming import changed_settings
 from minitransformer.training.watcher import Watcher
 from tests.corpus_files import counts
@@ -289,6 +290,43 @@ def test_a_gradient_that_is_not_a_number_stops_the_run_before_the_weights(tmp_pa
     assert same_bits(weights(trainer), before)
 
 
+def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
+    apart = {}
+    for consistency in (1e-9, 20.0):  # the first draws its passes as the second, and weighs nothing
+        trainer = trainer_for(
+            tmp_path / str(consistency), f"training.consistency={consistency}",
+            "training.steps=30", "model.dropout=0.3",
+        )  # fmt: skip
+        trainer.run()
+        batch = trainer.stream.next()
+        sums = []
+        for weight in (1e-9, 1.0):
+            objective = Objective(
+                trainer.model, dataclasses.replace(trainer.config.training, consistency=weight)
+            ).train()
+            torch.manual_seed(1)
+            sums.append(float(objective(batch).objective.detach()))
+        apart[consistency] = sums[1] - sums[0]
+    assert apart[1e-9] > 2 * apart[20.0] > 0
+
+
+def test_two_passes_resume_to_the_same_bits(tmp_path):
+    whole = trainer_for(tmp_path / "whole", "training.consistency=2")
+    whole.run()
+    first = trainer_for(tmp_path / "parts", "training.consistency=2")
+    while first.state.step < 7:
+        first.step()
+    first.save()
+    second = trainer_for(tmp_path / "parts", "training.consistency=2")
+    second.run()
+    assert same_bits(weights(whole), weights(second))
+
+
+def test_passes_that_nothing_makes_differ_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="compares two passes that dropout makes differ"):
+        trainer_for(tmp_path, "training.consistency=1", "model.dropout=0", "model.inner_dropout=0")
+
+
 def test_a_part_that_does_not_exist_cannot_be_trained(tmp_path):
     with pytest.raises(ConfigError, match="no part 'hed'; parts begin with decoder, encoder, head"):
         trainer_for(tmp_path / "run", "training.train_only=[hed]")
@@ -334,7 +372,8 @@ def test_only_harmless_settings_may_change_on_the_way(tmp_path):
         "data.cache", "data.test", "training.steps", "training.save_every",
         "training.keep_checkpoints", "training.patience", "training.processes",
         "training.join_timeout", "evaluation.every",
-        "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
+        "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
+        "evaluation.samples",
         "logging.tensorboard", "logging.every", "logging.probes",
     }  # fmt: skip
     trainer = trainer_for(tmp_path / "run")

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from minitransformer import __version__
 from minitransformer.data.tokens import SPECIALS
 from minitransformer.data.words import normalize
-from minitransformer.evaluation import Evaluation
+from minitransformer.judging import Evaluation
 from minitransformer.training.trainer import Trainer
 from minitransformer.training.watcher import StepReport, Watcher
 
@@ -30,6 +30,8 @@ class Console(Watcher):
             print(line)
         for note in trainer.notes:
             print(f"note: {note}", file=sys.stderr)
+        if trainer.is_finished and trainer.has_other_settings:
+            print("note: a finished run keeps the settings that it has", file=sys.stderr)
         run, steps = trainer.run_folder.path, trainer.config.training.steps
         if trainer.is_finished:
             print(f"\n{run} is finished: {ending(trainer)}.")
@@ -93,6 +95,8 @@ class Console(Watcher):
             )
             if trainer.has_lost_patience:
                 print(f"  {ending(trainer)}")
+            if chosen := chosen_weights(trainer):
+                print(f"  (of the last step; translate.py uses {chosen})")
         print("\nNext:")
         command = f"python translate.py --run {shlex.quote(str(trainer.run_folder.path))}"
         print(f"  {command}")
@@ -177,6 +181,14 @@ def ending(trainer: Trainer) -> str:
         f"stopped early at step {state.step}: no better {trainer.config.evaluation.best_metric} "
         f"since step {state.best_step}"
     )
+
+
+def chosen_weights(trainer: Trainer) -> str:
+    """What a run translates with where that is not its last step."""
+    if (count := trainer.config.evaluation.average) > 1:
+        return f"the mean of the last {count} checkpoints"
+    best = trainer.state.best_step
+    return "" if best in (None, trainer.state.step) else f"the best one, step {best}"
 
 
 def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:

@@ -30,18 +30,24 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
         self.label_smoothing = config.label_smoothing
+        self.consistency = config.consistency
         self.precision = config.precision
 
     def forward(self, batch: Batch) -> HeadLoss:
         """The summed loss over the labels that are not padding; nothing else reaches the head."""
+        is_label = batch.target_output != PAD_ID  # [B, T]
+        labels = batch.target_output[is_label]  # [N]
+        if self.consistency:  # every sentence twice: dropout leaves out other values of each
+            batch = Batch(*(torch.cat((ids, ids)) for ids in batch))
+            is_label = torch.cat((is_label, is_label))
         with torch.autocast(
             batch.source.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"
         ):
             memory = self.model.encode(batch.source)
             states = self.model.decode_states(batch.target_input, memory)  # [B, T, D]
-            is_label = batch.target_output != PAD_ID  # [B, T]
-            labels = batch.target_output[is_label]  # [N]
-            return head_loss(states[is_label], self.model.head, labels, self.label_smoothing)
+            return head_loss(
+                states[is_label], self.model.head, labels, self.label_smoothing, self.consistency
+            )
 
 
 def settle(objective: nn.Module, device: torch.device) -> None:

@@ -8,8 +8,8 @@ from minitransformer.settings import Config
 MAY_CHANGE = {
     "data.cache", "data.test", "training.steps", "training.patience", "training.save_every",
     "training.keep_checkpoints", "training.processes", "training.join_timeout",
-    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.samples",
-    "logging.tensorboard", "logging.every", "logging.probes",
+    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
+    "evaluation.samples", "logging.tensorboard", "logging.every", "logging.probes",
 }  # fmt: skip
 
 

@@ -11,8 +11,7 @@ from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedSplit
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import DivergedError
-from minitransformer.evaluation import Evaluation, summarize
-from minitransformer.judging import Judged, batches_by_length, judge
+from minitransformer.judging import Evaluation, Judged, batches_by_length, judge, summarize
 from minitransformer.model.transformer import Transformer
 from minitransformer.settings import Config
 from minitransformer.training.distributed import Ranks
@@ -36,7 +35,7 @@ def evaluate_splits(
         # The batches are those of a single process, and so are the numbers, bit for bit.
         batches = batches_by_length(ids, config.evaluation.batch_size)
         own = batches[ranks.rank :: ranks.world_size]
-        judged = judge(model, ids, own, tokenizer.start_id, config.model.max_length)
+        judged = judge(model, ids, own, tokenizer.start_id, config.model.max_length, is_capped=True)
         if ranks.world_size > 1:
             judged = in_turns(ranks.gather(json.dumps(judged).encode()))
         if ranks.is_first:

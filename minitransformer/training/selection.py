@@ -2,7 +2,7 @@
 
 from minitransformer.checkpoint import State
 from minitransformer.errors import DataError
-from minitransformer.evaluation import Evaluation
+from minitransformer.judging import Evaluation
 
 
 def note_best(state: State, evaluations: dict[str, Evaluation], metric: str) -> None:

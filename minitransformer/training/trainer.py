@@ -12,7 +12,7 @@ from torch import Tensor
 from minitransformer.checkpoint import RunFolder, State
 from minitransformer.data.batching import BatchStream
 from minitransformer.errors import CheckpointError, DivergedError
-from minitransformer.evaluation import Evaluation
+from minitransformer.judging import Evaluation
 from minitransformer.metrics_file import append_rows, cut_rows
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
@@ -237,8 +237,5 @@ class Trainer:
         for watcher in self.watchers:
             watcher.on_save(self)
         self.run_folder.save(
-            self.state,
-            model_tensors(self.model),
-            self.optimizer.memory,
-            self.config.training.keep_checkpoints,
+            self.state, model_tensors(self.model), self.optimizer.memory, self.config
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minitransformer.evaluation import Evaluation
+from minitransformer.judging import Evaluation
 from minitransformer.metrics import Sum
 
 if TYPE_CHECKING:
