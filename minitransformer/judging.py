@@ -3,20 +3,67 @@
 B batch, T target, N labels, C chunk, V vocabulary.
 """
 
+import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from minitransformer import metrics
+from minitransformer.beam import produced_ids
 from minitransformer.data.batching import Batch, make_batch
+from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokens import PAD_ID
-from minitransformer.decoding import evaluating, greedy
-from minitransformer.metrics import summed_loss
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import EOS, EOS_ID, PAD_ID, UNK_ID
+from minitransformer.data.words import normalize
+from minitransformer.metrics import Score, Sum, summed_loss
 from minitransformer.model.head_loss import rows_at_a_time
 from minitransformer.model.transformer import Transformer
+from minitransformer.search import GREEDY, Search, evaluating
+from minitransformer.settings import Config
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One evaluated sentence."""
+
+    source: str
+    reference: str
+    translation: str
+    forced: str  # what was predicted where every earlier token was given
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one split scored; sums keep their counts."""
+
+    loss: Sum
+    accuracy_teacher_forced: Sum
+    accuracy_free_running: Sum
+    exact_match: Sum
+    bleu: Score
+    chrf: Score
+    samples: list[Sample]
+    seconds: float
+
+    def row(self) -> dict[str, Any]:
+        """The numbers alone, ready for a line of JSON."""
+        return {
+            "loss": self.loss.mean,
+            "perplexity": metrics.perplexity(self.loss.mean),
+            "exact_match": self.exact_match.mean,
+            "accuracy_teacher_forced": self.accuracy_teacher_forced.mean,
+            "accuracy_free_running": self.accuracy_free_running.mean,
+            "bleu": self.bleu.value,
+            "bleu_signature": self.bleu.signature,
+            "chrf": self.chrf.value,
+            "chrf_signature": self.chrf.signature,
+        }
 
 
 class Judged(NamedTuple):
@@ -40,25 +87,30 @@ def judge(
     batches: list[list[int]],
     start_id: int,
     max_length: int,
+    search: Search = GREEDY,
+    *,
+    is_capped: bool,
 ) -> list[Judged]:
-    """What a model says of each batch, with every earlier token given and on its own."""
+    """What a model says of each batch, with every earlier token given and on its own.
+
+    Early models run on and on; capped, a translation ends where nothing more can be right.
+    """
     device = next(model.parameters()).device
     judged = []
     for places in batches:
         batch = make_batch([encoded[place] for place in places], start_id).to(device)
         lengths = [len(encoded[place].target) for place in places]
         loss, predicted = teacher_forced(model, batch)
-        # No output beyond this can be right, and early models run on and on.
-        limits = [min(2 * length + 10, max_length) for length in lengths]
-        produced = greedy(
-            model, batch.source, start_id=start_id, limits=limits, probabilities=False
-        )
+        limits = [
+            min(2 * len(encoded[place].source) + 10, max_length) if is_capped else max_length
+            for place in places
+        ]
         judged.append(
             Judged(
                 places,
                 loss,
                 [ids.tolist() for ids in torch.split(predicted, lengths)],
-                [[choice.id for choice in choices] for choices in produced],
+                produced_ids(model, batch.source, start_id, limits, search),
             )
         )
     return judged
@@ -77,3 +129,78 @@ def teacher_forced(model: Transformer, batch: Batch) -> tuple[float, Int[Tensor,
             loss += float(summed_loss(logits, label, PAD_ID))
             predicted.append(logits.argmax(dim=-1))
     return loss, torch.cat(predicted)
+
+
+def evaluate(
+    model: Transformer,
+    pairs: list[Pair],
+    encoded: Sequence[EncodedPair],
+    tokenizer: PairTokenizer,
+    config: Config,
+    search: Search = GREEDY,
+) -> Evaluation:
+    """Score a model on sentence pairs."""
+    began = time.perf_counter()
+    size = search.sentences_at_a_time(config.evaluation.batch_size)
+    batches = batches_by_length(encoded, size)
+    judged = judge(
+        model, encoded, batches, tokenizer.start_id, config.model.max_length, search,
+        is_capped=False,
+    )  # fmt: skip
+    return summarize(pairs, encoded, judged, tokenizer, config, began)
+
+
+def summarize(
+    pairs: list[Pair],
+    encoded: Sequence[EncodedPair],
+    judged: list[Judged],
+    tokenizer: PairTokenizer,
+    config: Config,
+    began: float,
+) -> Evaluation:
+    """The scores of a split whose batches have been judged."""
+    loss, forced, free = 0.0, Sum(0, 0), Sum(0, 0)
+    translations, forced_texts = ([""] * len(pairs) for _ in range(2))
+    is_exact = [False] * len(pairs)
+    for batch in judged:
+        loss += batch.loss
+        for place, predicted, ids in zip(
+            batch.places, batch.predicted, batch.produced, strict=True
+        ):
+            expected = encoded[place].target
+            forced += metrics.matching_tokens(predicted, expected)
+            free += metrics.matching_tokens(ids, expected)
+            forced_texts[place] = forced_text(tokenizer, predicted)
+            translations[place] = tokenizer.target.decode(ids)
+            # An unknown word of the reference is not <UNK>: nothing that is produced equals it.
+            # Pieces may be cut otherwise and still make the same text.
+            is_exact[place] = (
+                ids[-1] == EOS_ID
+                and UNK_ID not in ids
+                and translations[place] == tokenizer.target.decode(expected)
+            )
+    references = [[normalize(pair.target)] for pair in pairs]
+    return Evaluation(
+        loss=Sum(loss, forced.count),
+        accuracy_teacher_forced=forced,
+        accuracy_free_running=free,
+        exact_match=Sum(sum(is_exact), len(pairs)),
+        bleu=metrics.bleu(translations, references, config.evaluation.bleu_tokenizer),
+        chrf=metrics.chrf(translations, references),
+        samples=[
+            Sample(*pair, translations[place], forced_texts[place], is_exact[place])
+            for place, pair in enumerate(pairs)
+        ],
+        seconds=time.perf_counter() - began,
+    )
+
+
+def forced_text(tokenizer: PairTokenizer, predicted: list[int]) -> str:
+    """What was predicted at each place; an <EOS> before the last is shown, for it ends nothing."""
+    parts: list[list[int]] = [[]]
+    for place, id in enumerate(predicted):
+        if id != EOS_ID:
+            parts[-1].append(id)
+        elif place < len(predicted) - 1:
+            parts.append([])
+    return f" {EOS} ".join(tokenizer.target.decode(part) for part in parts)
