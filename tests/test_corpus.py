@@ -124,7 +124,8 @@ def test_a_file_without_pairs_is_refused(content, message, tmp_path):
 
 def test_a_source_that_is_nothing_known_names_what_ships():
     with pytest.raises(
-        DataError, match=r"'en-xx' is neither .* \(en-bn, en-es, lets-go, copy, reverse\)"
+        DataError,
+        match=r"'en-xx' is neither .* \(en-bn, en-es, lets-go, copy, reverse, substitute\)",
     ):
         corpus_of(source="en-xx")
 

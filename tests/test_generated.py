@@ -1,7 +1,20 @@
 import pytest
 
-from minitransformer.data.generated import TASKS, pairs_of_length, task_pairs
+from minitransformer.data.generated import NUMBER_WORDS, TASKS, pairs_of_length, task_pairs
 from tests.corpus_files import corpus_of
+
+
+def named_with_neighbours_swapped(digits: list[str]) -> list[str]:
+    words = [NUMBER_WORDS[int(digit)] for digit in digits]
+    pairs = [words[start : start + 2][::-1] for start in range(0, len(words), 2)]
+    return [word for pair in pairs for word in pair]
+
+
+TARGETS = {
+    "copy": lambda symbols: symbols,
+    "reverse": lambda symbols: symbols[::-1],
+    "substitute": named_with_neighbours_swapped,
+}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -10,7 +23,7 @@ def test_a_task_is_what_its_name_says_and_always_the_same(name):
     assert pairs == list(task_pairs(name, "train"))
     for source, target in pairs:
         symbols = source.split(" ")
-        assert target.split(" ") == (symbols if name == "copy" else symbols[::-1])
+        assert target.split(" ") == TARGETS[name](symbols)
         assert set(symbols) <= set(TASKS[name].symbols)
     lengths = {len(source.split()) for source, _ in pairs}
     assert lengths == set(range(1, TASKS[name].longest + 1))
@@ -23,6 +36,18 @@ def test_no_source_is_in_two_splits(name):
     }
     assert {split: len(each) for split, each in sources.items()} == TASKS[name].sizes
     assert len(set.union(*sources.values())) == sum(TASKS[name].sizes.values())
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("length", [1, 2, 5, 10])
+def test_an_alignment_takes_every_source_place_once(name, length):
+    assert sorted(TASKS[name].alignment(length)) == list(range(length))
+
+
+def test_alignments_are_a_diagonal_the_other_one_and_neither():
+    assert [task.alignment(5) for task in TASKS.values()] == [
+        [0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 0, 3, 2, 4],
+    ]  # fmt: skip
 
 
 def test_a_task_is_a_corpus_like_any_other():

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
-from minitransformer.data.tokens import EOS, EOS_ID, SPECIALS, UNK, UNK_ID, Encoded
-from minitransformer.data.words import normalize
+from minitransformer.data.tokens import EOS, EOS_ID, SPECIALS, UNK, UNK_ID, Encoded, Word
+from minitransformer.data.words import normalize, split_words
 from minitransformer.errors import CheckpointError
 from minitransformer.settings import TokenizerConfig
 
@@ -85,6 +85,24 @@ class BpeTokenizer:
         """The tokens of ids, up to <EOS>."""
         return [self.tokens[id] for id in takewhile(lambda id: id != EOS_ID, ids)]
 
+    def words_of(self, ids: list[int], tokens: list[str]) -> list[Word]:
+        """The words that pieces make up, cut as a tokenizer of words cuts them.
+
+        A marker such as <EOS> is a word of its own; `tokens` are the pieces as they are shown.
+        """
+        words: list[Word] = []
+        chunk: list[int] = []  # places of pieces without a space between them
+        for place, id in enumerate(ids):
+            is_marker = id < len(SPECIALS) and id != UNK_ID
+            if is_marker or tokens[place].startswith(SPACE):
+                words += words_of_chunk(chunk, tokens)
+                chunk = []
+            if is_marker:
+                words.append(Word(tokens[place], [place]))
+            else:
+                chunk.append(place)
+        return [*words, *words_of_chunk(chunk, tokens)]
+
     def to_bytes(self) -> bytes:
         """The JSON that `tokenizers` and other tools read."""
         return (self.engine.to_str(pretty=True) + "\n").encode("utf-8")
@@ -115,6 +133,23 @@ def vocabulary_and_merges(text: str) -> tuple[dict[str, int], list[tuple[str, st
 def plain_spaces(text: str) -> str:
     """NFC, and one space wherever there is space."""
     return " ".join(normalize(text).split())
+
+
+def words_of_chunk(places: list[int], tokens: list[str]) -> list[Word]:
+    """["▁Let", "'", "s", "."] -> Let's and the full stop; a piece is never cut."""
+    pieces = [join_pieces([tokens[place]]) for place in places]
+    # What is unknown is a letter of its word, and not a sign between words.
+    pieces = ["x" if piece == UNK else piece for piece in pieces]
+    begins = {0, *accumulate(map(len, split_words("".join(pieces))))}  # of words, in letters
+    groups: list[list[int]] = []
+    before, begun = 0, -1  # letters; a lone ▁ has none, and is of the word behind it
+    for place, piece in zip(places, pieces, strict=True):
+        if before in begins and before > begun:
+            groups.append([])
+            begun = before
+        groups[-1].append(place)
+        before += len(piece)
+    return [Word(join_pieces(tokens[n] for n in each) or SPACE, each) for each in groups]
 
 
 def join_pieces(pieces: Iterable[str]) -> str:

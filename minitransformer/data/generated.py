@@ -1,6 +1,6 @@
-"""Toy tasks whose sentences are made on the spot: copy letters, reverse digits."""
+"""Toy tasks whose sentences are made on the spot: copy letters, reverse digits, name digits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from string import ascii_lowercase, digits
 from typing import NamedTuple
 
@@ -12,17 +12,38 @@ class Task(NamedTuple):
 
     symbols: str
     longest: int
-    is_reversed: bool
+    alignment: Callable[[int], list[int]]  # by length, the source place of each target place
     sizes: dict[str, int]
+    names: tuple[str, ...] = ()  # of the symbols in the target, where they are others
 
     def target(self, source: str) -> str:
-        return source[::-1] if self.is_reversed else source  # one space between symbols both ways
+        symbols = source.split(" ")
+        names = dict(zip(self.symbols, self.names or self.symbols, strict=True))
+        return " ".join(names[symbols[place]] for place in self.alignment(len(symbols)))
 
 
+def in_order(length: int) -> list[int]:
+    return list(range(length))
+
+
+def backwards(length: int) -> list[int]:
+    return list(range(length))[::-1]
+
+
+def neighbours_swapped(length: int) -> list[int]:
+    """5 -> [1, 0, 3, 2, 4]: the last of an odd number stays."""
+    return [min(place ^ 1, length - 1) for place in range(length)]
+
+
+NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TASKS = {
-    "copy": Task(ascii_lowercase, 20, False, {"train": 10_000, "valid": 500, "test": 500}),
-    "reverse": Task(digits, 10, True, {"train": 10_000, "valid": 1_000, "test": 1_000}),
-}
+    "copy": Task(ascii_lowercase, 20, in_order, {"train": 10_000, "valid": 500, "test": 500}),
+    "reverse": Task(digits, 10, backwards, {"train": 10_000, "valid": 1_000, "test": 1_000}),
+    "substitute": Task(
+        digits, 10, neighbours_swapped, {"train": 10_000, "valid": 1_000, "test": 1_000},
+        NUMBER_WORDS,
+    ),
+}  # fmt: skip
 
 
 def task_pairs(name: str, split: str) -> Iterator[tuple[str, str]]:

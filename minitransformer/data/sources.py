@@ -23,6 +23,7 @@ READERS = {
     ".tsv": tab_separated, ".txt": tab_separated, ".csv": comma_separated, ".jsonl": json_lines,
     ".ndjson": json_lines, ".parquet": parquet_rows,
 }  # fmt: skip
+WHERE_FROM = "; where a shipped config's data come from, its first lines say"
 OTHER_ENDINGS = (".json", ".gz", ".zip", ".xlsx")  # of files all the same, and not of hub names
 
 
@@ -59,7 +60,7 @@ def sources_of(config: DataConfig) -> dict[str, Source]:
         raise DataError(
             f"data.source: '{place}' is neither a file or folder here, nor a corpus that ships "
             f"({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as owner/name; "
-            "of two aligned files, name both: [a.en, a.es]"
+            f"of two aligned files, name both: [a.en, a.es]{WHERE_FROM}"
         )
     for name, held_out in (("valid", config.valid), ("test", config.test)):
         if held_out:
@@ -99,7 +100,7 @@ def file_source(place: Place, columns: Columns, key: str = "source") -> Source:
     paths = [path_of(each) for each in (place if isinstance(place, tuple) else (place,))]
     for path in paths:
         if not path.is_file():
-            raise DataError(f"data.{key}: there is no file {path}")
+            raise DataError(f"data.{key}: there is no file {path}{WHERE_FROM}")
     if isinstance(place, tuple):
         first, second = paths
         return Source(

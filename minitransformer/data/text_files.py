@@ -95,6 +95,8 @@ def misalignment(source_path: Path, target_path: Path) -> str:
     """Both line counts, and where a line seems to be missing."""
     sources, targets = list(text_lines(source_path)), list(text_lines(target_path))
     counts = f"{source_path} has {len(sources):,} lines, {target_path} has {len(targets):,}"
+    if min(len(sources), len(targets)) < 5:  # too few to tell by their lengths
+        return counts
     line = first_mismatch(sources, targets)
     if line is None:
         return f"{counts}; the lines are too much alike to tell where they stop matching"

@@ -6,6 +6,13 @@ PAD, UNK, BOS, EOS = SPECIALS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 
 
+class Word(NamedTuple):
+    """A word as people see it, and the places of the tokens that it is made of."""
+
+    text: str
+    places: list[int]
+
+
 class Encoded(NamedTuple):
     """A sentence as the model reads it; tokens and ids stand side by side."""
 

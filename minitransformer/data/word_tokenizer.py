@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any
 
-from minitransformer.data.tokens import EOS, EOS_ID, SPECIALS, UNK_ID, Encoded
+from minitransformer.data.tokens import EOS, EOS_ID, SPECIALS, UNK_ID, Encoded, Word
 from minitransformer.data.words import join_words, normalize, split_words
 from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.settings import TokenizerConfig
@@ -88,6 +88,10 @@ class WordTokenizer:
     def tokens_of(self, ids: Iterable[int]) -> list[str]:
         """The tokens of ids, up to <EOS>."""
         return [self.tokens[id] for id in takewhile(lambda id: id != EOS_ID, ids)]
+
+    def words_of(self, ids: list[int], tokens: list[str]) -> list[Word]:
+        """Every token is a word."""
+        return [Word(token, [place]) for place, token in enumerate(tokens)]
 
     def to_bytes(self) -> bytes:
         """A line per token, in the order of ids: the token, a tab, how often it was seen."""

@@ -26,6 +26,7 @@ class AttentionView:
     keys: list[str]
     weights: Float[Tensor, "heads queries keys"]
     allowed: Bool[Tensor, "queries keys"]
+    is_by_words: bool = False  # pieces were put together
 
     def __post_init__(self) -> None:
         labelled, shape = (len(self.queries), len(self.keys)), tuple(self.weights.shape)

@@ -17,13 +17,13 @@ HEAD = re.compile(r"(encoder|decoder|cross)\.(\d{1,4})\.(\d{1,4})")
 class Experiment:
     """What is changed before a sentence is translated."""
 
-    hidden: frozenset[int] = frozenset()  # source words, counted from 1
+    hidden: frozenset[int] = frozenset()  # source tokens, counted from 1
     heads_off: frozenset[str] = frozenset()  # such as encoder.0.1: layer 0, head 1
     positions_off: bool = False
     forced: str = ""  # how the translation must begin
 
     def __str__(self) -> str:
-        parts = [f"word {place} hidden" for place in sorted(self.hidden)]
+        parts = [f"token {place} hidden" for place in sorted(self.hidden)]
         parts += [f"head {name} off" for name in sorted(self.heads_off)]
         parts += ["positions off"] * self.positions_off
         parts += [f"forced: {self.forced}"] if self.forced else []

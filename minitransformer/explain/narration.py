@@ -26,6 +26,7 @@ from minitransformer.explain.stages import (
     Stage,
 )
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
+from minitransformer.explain.word_view import produced_words, words_of_walk
 from minitransformer.model.attention import merge_heads
 
 
@@ -178,24 +179,54 @@ def head_block(step: DecodingStep, precision: int) -> Block:
 def source_block(walk: Walkthrough, step: DecodingStep, precision: int) -> Block:
     """Where a token looked, and what it would have been worth without each word."""
     weights = step.cross_attention.weights.mean(dim=0)[0].tolist()  # [S]
-    changes = [0.0 if change is None else change for change in step.why]
+    sentence = (
+        f"Why {step.produced}? Attention{of_heads(step)}, and the change of log-probability "
+        "without a word"
+    )
+    table = reasons_table(weights, step.why, walk.source, precision)
+    return Block(step.number, "why", sentence, [table])
+
+
+def word_blocks(walk: Walkthrough, precision: int, step: int | None = None) -> Iterator[Block]:
+    """The same for whole words, where the steps are those of pieces; or for that of one step."""
+    source = [word.text for word in words_of_walk(walk).source]
+    for word in produced_words(walk):
+        if step is not None and step not in word.steps:
+            continue
+        first, last = word.steps[0], word.steps[-1]
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        mean = "" if first == last else ", mean of these steps"
+        sentence = (
+            f"Why {word.text} ({steps}, probability {shown(word.probability, max(precision, 4))})? "
+            f"Attention{of_heads(walk.steps[0])}{mean}, and the change of log-probability "
+            "without a whole word"
+        )
+        table = reasons_table(word.attention, word.why, source, precision)
+        yield Block(last, "why", sentence, [table])
+
+
+def of_heads(step: DecodingStep) -> str:
+    num_heads = len(step.cross_attention.weights)
+    return "" if num_heads == 1 else f" (mean of {num_heads} heads, last layer)"
+
+
+def reasons_table(
+    weights: list[float], why: list[float | None], words: list[str], precision: int
+) -> Table:
+    """A line for each source word that matters, and one for all others together."""
+    changes = [0.0 if change is None else change for change in why]
     importance = [w + abs(change) for w, change in zip(weights, changes, strict=True)]
     order = most_important(importance)
     left_out = [place for place in range(len(weights)) if place not in order]
     rows = [
-        Row("", [shown(weights[place], precision), told_change(step.why[place], precision)],
-            walk.source[place])
+        Row("", [shown(weights[place], precision), told_change(why[place], precision)],
+            words[place])
         for place in order
     ]  # fmt: skip
     if left_out:
         share = shown(sum(weights[place] for place in left_out), precision)
         rows.append(Row("", [share, ""], f"{REST} {len(left_out)} more together"))
-    stage = step.cross_attention
-    mean = "" if len(stage.weights) == 1 else f" (mean of {len(stage.weights)} heads, last layer)"
-    sentence = (
-        f"Why {step.produced}? Attention{mean}, and the change of log-probability without a word"
-    )
-    return Block(step.number, "why", sentence, [Table(rows, ["attention", "without it"])])
+    return Table(rows, ["attention", "without it"])
 
 
 def told_change(change: float | None, precision: int) -> str:

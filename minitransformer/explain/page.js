@@ -94,6 +94,8 @@ function draw() {
   document.title = `${walk().text} → ${walk().translation}`;
   element("title").replaceChildren(word([walk().text, walk().translation]));
   element("notes").replaceChildren(...walk().notes.map((note) => make("p", {class: "quiet"}, `Note: ${note}.`)));
+  element("words").hidden = !walk().words;
+  element("words").querySelector("pre").textContent = walk().words ?? "";
   drawChoices();
   drawStrip();
   drawSteps();

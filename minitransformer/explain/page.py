@@ -22,14 +22,19 @@ UNCOMMON = regex.compile(r"[^\p{Latin}\p{Greek}\p{Cyrillic}\p{Common}\p{Inherite
 FONT_FAMILY = "page-font"
 
 
-def write_page(path: Path, walks: dict[str, list[Walkthrough]], precision: int) -> None:
+def write_page(
+    path: Path, walks: dict[str, list[Walkthrough]], precision: int, *, words: bool = False
+) -> None:
     """Write walk-throughs of the same sentences, by the name of their checkpoint, as a page."""
-    path.write_text(page_html(walks, precision), encoding="utf-8", newline="\n")
+    path.write_text(page_html(walks, precision, words=words), encoding="utf-8", newline="\n")
 
 
-def page_html(walks: dict[str, list[Walkthrough]], precision: int) -> str:
-    numbers = Numbers()
+def page_html(walks: dict[str, list[Walkthrough]], precision: int, *, words: bool = False) -> str:
+    numbers, view = Numbers(), View(precision=precision)
     told = [[walk_data(walk, numbers) for walk in own] for own in walks.values()]
+    for own, data_of_own in zip(walks.values(), told, strict=True):
+        for walk, data_of_walk in zip(own, data_of_own, strict=True):
+            data_of_walk |= {"words": "\n".join(view.words(walk))} if words else {}
     last = list(walks.values())[-1]
     embedding = last[0].model.encoder.embedding
     positions = {SinusoidalPositions: "sinusoidal", LearnedPositions: "learned"}
@@ -42,7 +47,7 @@ def page_html(walks: dict[str, list[Walkthrough]], precision: int) -> str:
         "walks": told,
     }
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    texts = ["\n".join(View(precision=precision).compact(walk)) for walk in last]
+    texts = ["\n".join(view.compact(walk)) for walk in last]
     title = escape(f"{last[0].text} → {last[0].translation}")
     body = filled(
         "page.html",

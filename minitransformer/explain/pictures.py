@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from minitransformer.explain import fonts
 from minitransformer.explain.attention_view import AttentionView
+from minitransformer.explain.best_alignment import PRODUCED, HeadAlignment
 from minitransformer.explain.canvas import Cells, Picture, Text, beside, right_edge, stacked
 from minitransformer.explain.palette import letter_ink, shades
 from minitransformer.line_translation import without_controls
@@ -44,20 +45,26 @@ class Names:
 
 
 def attention_picture(
-    view: AttentionView, rows: int | None = None, numbers: dict[str, int] | None = None
+    view: AttentionView,
+    rows: int | None = None,
+    numbers: dict[str, int] | None = None,
+    best: HeadAlignment | None = None,
 ) -> Picture:
     """Every head of a layer and their mean; of a decoder's rows, the first so many.
 
-    `numbers` are those that words without a font already have.
+    `numbers` are those that words without a font already have. A view of the `best` head alone
+    has that for a title, and rows that bear only the token that they were found to belong to.
     """
     weights = view.weights.double().numpy()
     heads = {f"head {number}": each for number, each in enumerate(weights)}
     if len(weights) > 1:
         heads["mean of all heads"] = weights.mean(axis=0)
     side = "encoder" if view.is_encoder else "decoder"
-    layout = Layout(view, rows, {} if numbers is None else numbers)
+    labelling = best.labelling if best else ""
+    layout = Layout(view, rows, {} if numbers is None else numbers, labelling)
+    title = best.caption if best else f"{view.look}, {side} layer {view.layer}"
     parts: list[Text | Cells] = [
-        Text(MARGIN, 15, f"{view.look}, {side} layer {view.layer}", TITLE),
+        Text(MARGIN, 15, title, TITLE),
         Text(MARGIN, 29, layout.axes, SMALL, ink="grey"),
     ]
     down = 34
@@ -72,8 +79,16 @@ def attention_picture(
     return Picture(layout.width, down, parts)
 
 
-def sentence_picture(source: str, translation: str, views: list[AttentionView]) -> Picture:
-    """Every attention of a sentence: a column for each kind, layers under each other."""
+def sentence_picture(
+    source: str,
+    translation: str,
+    views: list[AttentionView],
+    best: tuple[HeadAlignment, AttentionView] | None = None,
+) -> Picture:
+    """Every attention of a sentence: a column for each kind, layers under each other.
+
+    The best head's map, where it is known, stands above them all.
+    """
     names = Names(TITLE, {})
     texts = (" ".join(names.shown(word) for word in text.split()) for text in (source, translation))
     heading = Text(MARGIN, 16, arrow(*(fonts.cut(text, TITLE, NARROW) for text in texts)), TITLE)
@@ -94,8 +109,13 @@ def sentence_picture(source: str, translation: str, views: list[AttentionView]) 
     lines = [
         Text(MARGIN, 30 + 12 * number, line, SMALL) for number, line in enumerate(names.legend())
     ]
-    width = max(maps.width, right_edge(heading))
-    return stacked([Picture(width, 24 + 12 * len(lines), [heading, *lines]), maps], 0)
+    first = []
+    if best:
+        picture = attention_picture(best[1], numbers=names.numbers, best=best[0])
+        first = [replace(picture, height=picture.height + 14)]  # some air below it
+    width = max([maps.width, *(right_edge(part) for each in first for part in each.parts)])
+    width = max(width, right_edge(heading))
+    return stacked([Picture(width, 24 + 12 * len(lines), [heading, *lines]), *first, maps], 0)
 
 
 def arrow(first: str, second: str) -> str:
@@ -106,17 +126,23 @@ def arrow(first: str, second: str) -> str:
 class Layout:
     """Where things stand in the pictures of one view."""
 
-    def __init__(self, view: AttentionView, rows: int | None, numbers: dict[str, int]) -> None:
-        self.view = view
+    def __init__(
+        self, view: AttentionView, rows: int | None, numbers: dict[str, int], labelling: str
+    ) -> None:
+        self.view, self.labelling = view, labelling
         self.rows = len(view.queries) if rows is None else rows
         longest = max(len(view.queries), len(view.keys))
         self.width = NARROW if longest <= MOST_NARROW else WIDE
         small = len(view.keys) > 16
         self.size = SMALL if small else LABEL
         self.names = Names(self.size, numbers)
+        unit, rows_are = "token", "fed in → token produced"
         self.axes = "a row for each query, a column for each key"
+        if view.is_by_words:
+            unit, rows_are = "whole word", "fed in → produced"
+            self.axes = "whole words: a row for each query, a column for each key"
         if view.where == "cross":
-            self.axes = "rows: token fed in → token produced; columns: source"
+            self.axes = f"rows: {unit} {labelling or rows_are}; columns: source"
         self.row_names = self.named_rows()
         self.column_names = [self.names.shown(key) for key in view.keys]
         self.left = 2 * MARGIN + round(max(fonts.width(name, self.size) for name in self.row_names))
@@ -134,9 +160,10 @@ class Layout:
         view = self.view
         between = fonts.width(arrow("", ""), self.size)
         room = self.width - 3 * MARGIN - LEAST_CELL * len(view.keys)
-        if view.where != "cross":
+        if view.where != "cross" or self.labelling:
+            words = view.produced if self.labelling == PRODUCED else view.queries
             room = min(max(room, SHORTEST), LONGEST)
-            return [self.names.shown(query, room) for query in view.queries]
+            return [self.names.shown(word, room) for word in words]
         share = min(max((room - between) / 2, SHORTEST), LONGEST)
         return [
             arrow(self.names.shown(query, share), self.names.shown(produced, share))

@@ -8,11 +8,12 @@ import torch
 
 from minitransformer.data.corpus import Pair
 from minitransformer.data.words import normalize
-from minitransformer.decoding import Translator, evaluating, most_probable
+from minitransformer.decoding import Translator
 from minitransformer.explain.attention_view import AttentionView, pass_views
 from minitransformer.explain.reasons import device_of
 from minitransformer.explain.stages import Labels, stages_of
 from minitransformer.model.trace import record
+from minitransformer.search import evaluating, most_probable
 
 MOST_SEARCHED = 100_000  # pairs of a split in which the right translation is looked for
 

@@ -28,17 +28,32 @@ def device_of(model: Transformer) -> torch.device:
 
 
 def changes_without(
-    model: Transformer, source: list[int], fed: list[int], produced: list[int]
+    model: Transformer,
+    source: list[int],
+    fed: list[int],
+    produced: list[int],
+    words: list[list[int]] | None = None,
 ) -> list[list[float | None]]:
     """For each produced token, the change of its log-probability without each source word.
 
     A word is taken out as padding is: nobody may look at it, and the others keep their places.
+    `words` are the places of tokens that are taken out together; by default, each one alone.
     """
-    words = [place for place, id in enumerate(source) if id != PAD_ID]
-    if len(words) == 1:  # without it nothing would be left to translate
-        return [[None] * len(source) for _ in produced]
-    rows = [source, *([*source[:place], PAD_ID, *source[place + 1 :]] for place in words)]
+    if words is None:
+        words = [[place] for place in range(len(source))]
+    present = [
+        number
+        for number, word in enumerate(words)
+        if any(source[place] != PAD_ID for place in word)
+    ]
+    if len(present) == 1:  # without it nothing would be left to translate
+        return [[None] * len(words) for _ in produced]
+    rows = [source, *(without(source, words[number]) for number in present)]
     chosen = log_probabilities(model, rows, fed, produced)  # [1 + S, T]
     changes = (chosen[1:] - chosen[:1]).T.tolist()  # [T, S]
-    by_place = [dict(zip(words, change, strict=True)) for change in changes]
-    return [[change.get(place) for place in range(len(source))] for change in by_place]
+    by_word = [dict(zip(present, change, strict=True)) for change in changes]
+    return [[change.get(number) for number in range(len(words))] for change in by_word]
+
+
+def without(source: list[int], places: list[int]) -> list[int]:
+    return [PAD_ID if place in places else id for place, id in enumerate(source)]

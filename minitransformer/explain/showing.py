@@ -5,15 +5,18 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from minitransformer.decoding import Choice, Translation, Translator
+from minitransformer.decoding import Translation, Translator
 from minitransformer.errors import UsageError, did_you_mean
 from minitransformer.explain.attention_view import attention_views
+from minitransformer.explain.best_alignment import FED, remembered
 from minitransformer.explain.checking import check
 from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_within, wants_colour
 from minitransformer.explain.walkthrough import Walkthrough, walk_through
 from minitransformer.explain.walkthrough_files import write_walkthroughs
+from minitransformer.explain.word_view import views_by_words
 from minitransformer.line_translation import printable, remarks, without_controls
+from minitransformer.search import Choice
 
 DIGITS = 3
 MOST_DRAWN = 40
@@ -35,10 +38,13 @@ def show_walkthroughs(
             continue
         for line in asked_for(view, walk, options):
             print(line)
+        if by_words(options, translator):
+            print(f"\n{view.bold('By words')}", *view.words(walk, options.step), sep="\n")
         print(view.checked(count))
         print()
     if options.walkthrough:
-        write_walkthroughs(Path(options.walkthrough), walks, precision)
+        words = by_words(options, translator)
+        write_walkthroughs(Path(options.walkthrough), walks, precision, words=words)
         print(f"wrote {options.walkthrough}", file=sys.stderr)
 
 
@@ -56,8 +62,14 @@ def write_walkthrough_page(
     }
     for walk in list(walks.values())[-1]:
         say_remarks(walk, last)
-    write_page(Path(options.walkthrough), walks, digits_of(options))
+    words = by_words(options, last)
+    write_page(Path(options.walkthrough), walks, digits_of(options), words=words)
     print(f"wrote {options.walkthrough}", file=sys.stderr)
+
+
+def by_words(options: argparse.Namespace, translator: Translator) -> bool:
+    """Is there anything to put together? Where every token is a word, there is not."""
+    return bool(options.words) and translator.tokenizer.source.token_name == "piece"
 
 
 def digits_of(options: argparse.Namespace) -> int:
@@ -83,13 +95,16 @@ def checked_walk(
     return walk, check(walk)
 
 
-def write_attention(translator: Translator, texts: Iterable[str], path: Path) -> None:
-    """Translate each sentence, and draw where every token of it looked."""
+def write_attention(
+    translator: Translator, texts: Iterable[str], options: argparse.Namespace, run: Path
+) -> None:
+    """Translate each sentence, and draw where every token of it looked, the best head first."""
     from minitransformer.explain import fonts
     from minitransformer.explain.canvas import stacked, write_picture
     from minitransformer.explain.pictures import sentence_picture
 
-    pictures = []
+    pictures, path = [], options.attention
+    best = remembered(run, translator.checkpoint)
     words: set[str] = set()
     sentences = sentences_of(texts, "to draw")
     if len(sentences) > MOST_DRAWN:
@@ -100,8 +115,14 @@ def write_attention(translator: Translator, texts: Iterable[str], path: Path) ->
         walk = walk_through(translator, text)
         say_remarks(walk, translator)
         print(walk.translation)
-        pictures.append(sentence_picture(text, walk.translation, list(attention_views(walk))))
-        words |= {*walk.source, *(step.produced for step in walk.steps)}
+        views, rows_of_best = list(attention_views(walk)), list(attention_views(walk))
+        if by_words(options, translator):
+            views = views_by_words(walk)
+            rows_of_best = views_by_words(walk, rows_by_fed=bool(best and best.labelling == FED))
+        view_of_best = best.view_of(rows_of_best) if best else None
+        aligned = (best, view_of_best) if best and view_of_best else None
+        pictures.append(sentence_picture(text, walk.translation, views, aligned))
+        words |= {word for view in views for word in (*view.keys, *view.produced)}
     if note := fonts.missing_note(without_controls(word) for word in sorted(words)):
         print(f"note: {note}", file=sys.stderr)
     write_picture(path, stacked(pictures, 24))

@@ -7,9 +7,9 @@ from typing import Any
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import summary as torch_summary
 
-from minitransformer.evaluation import Evaluation, Sample
 from minitransformer.explain.attention_view import AttentionView
 from minitransformer.explain.canvas import Picture, as_png
+from minitransformer.judging import Evaluation, Sample
 from minitransformer.settings import Config
 
 # Charts in which training and held-out pairs stand together; tags are regular expressions.

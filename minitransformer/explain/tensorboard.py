@@ -8,7 +8,6 @@ import regex
 from minitransformer.config import config_to_yaml
 from minitransformer.decoding import Translator
 from minitransformer.errors import did_you_mean
-from minitransformer.evaluation import Evaluation
 from minitransformer.explain import fonts, summaries
 from minitransformer.explain.attention_view import AttentionView, attention_views
 from minitransformer.explain.event_file import EventFile, event_record, file_opening
@@ -17,6 +16,7 @@ from minitransformer.explain.probes import choose_probes, probe_views
 from minitransformer.explain.projector import write_projector
 from minitransformer.explain.terminal_view import View
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough, walk_through
+from minitransformer.judging import Evaluation
 from minitransformer.line_translation import printable, without_controls
 from minitransformer.metrics import perplexity
 from minitransformer.storage import replace_folder

@@ -10,10 +10,11 @@ from minitransformer.data.tokens import UNK_ID
 from minitransformer.explain.attention_view import attention_views
 from minitransformer.explain.blocks import MOST_WORDS, REST, ROUNDING, Block, Row, Table
 from minitransformer.explain.figures import shown
-from minitransformer.explain.narration import head_block, narrate, source_block
+from minitransformer.explain.narration import head_block, narrate, source_block, word_blocks
 from minitransformer.explain.paragraphs import WIDTH, wrapped
 from minitransformer.explain.reasons import log_probabilities
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
+from minitransformer.explain.word_view import views_by_words
 from minitransformer.line_translation import printable, without_controls
 
 NARROW = 30  # columns that numbers have at least, however long the words are
@@ -66,11 +67,11 @@ class View:
         yield ""
         yield from self.shift(walk)
 
-    def attention(self, walk: Walkthrough) -> Iterator[str]:
+    def attention(self, walk: Walkthrough, *, by_words: bool = False) -> Iterator[str]:
         """Every attention as a matrix, a row per token that looks; columns are numbered."""
-        for view in attention_views(walk):
+        for view in views_by_words(walk) if by_words else attention_views(walk):
             labels = view.queries
-            if view.produced:
+            if view.produced and (view.where == "cross" or not by_words):
                 labels = [f"{fed} → {new}" for fed, new in zip(labels, view.produced, strict=True)]
             for head, weights in enumerate(view.weights.tolist()):
                 of = f", head {head} of {len(view.weights)}" if len(view.weights) > 1 else ""
@@ -106,6 +107,11 @@ class View:
     def why(self, walk: Walkthrough) -> Iterator[str]:
         for step in walk.steps:
             yield from self.block(source_block(walk, step, self.precision))
+
+    def words(self, walk: Walkthrough, step: int | None = None) -> Iterator[str]:
+        """The reasons of whole words, or of the one that a step belongs to."""
+        for block in word_blocks(walk, self.precision, step):
+            yield from self.block(block)
 
     def change(self, before: Walkthrough, now: Walkthrough) -> Iterator[str]:
         """Two translations, and what the former's tokens are worth now; a forced one's, its own."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.decoding import Translator, evaluating, most_probable
+from minitransformer.decoding import Translator
 from minitransformer.errors import DataError
 from minitransformer.explain.experiments import NOTHING, Experiment, changed_model
 from minitransformer.explain.reasons import changes_without, device_of
@@ -22,6 +22,7 @@ from minitransformer.explain.stages import (
 )
 from minitransformer.model.trace import record
 from minitransformer.model.transformer import Memory, Transformer
+from minitransformer.search import evaluating, most_probable
 
 
 class Candidate(NamedTuple):

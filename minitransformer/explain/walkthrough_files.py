@@ -18,6 +18,9 @@ The JSON is one object:
       candidates [{"id", "token", "probability"}], best first
       why        per source token, the change of the log-probability (natural) without it, or null
       stages     stages, the last of them the head
+    words        of --words, else absent: {"source": words, "produced": one object per word},
+                 these with text, fed (the word before), steps, probability, and per source word
+                 attention and why, as the pieces of both sides make them up
 A stage is an object with "kind" and "path" (the module's name in the model), and by kind, with T
 tokens, S tokens that are looked at, H heads, D d_model, K d_head, F d_ff, V vocabulary:
   embedding      tokens, ids, vectors [T, D], positions [T, D] or null, output [T, D]
@@ -40,9 +43,10 @@ from typing import Any
 from torch import Tensor
 
 from minitransformer.explain.blocks import Block, Table
-from minitransformer.explain.narration import narrate
+from minitransformer.explain.narration import narrate, word_blocks
 from minitransformer.explain.stages import AttentionStage, Stage
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
+from minitransformer.explain.word_view import produced_words, words_of_walk
 from minitransformer.model.transformer import Transformer
 from minitransformer.weights import model_tensors
 
@@ -50,12 +54,17 @@ MOST_PARAMETERS = 100_000
 FORMAT, VERSION = "minitransformer-walkthrough", 1
 
 
-def write_walkthroughs(path: Path, walks: list[Walkthrough], precision: int) -> None:
-    """Write walk-throughs as JSON or Markdown, as the file's ending says."""
+def write_walkthroughs(
+    path: Path, walks: list[Walkthrough], precision: int, *, words: bool = False
+) -> None:
+    """Write walk-throughs as JSON or Markdown, as the file's ending says; `words` adds those."""
     if path.suffix == ".json":
-        content = json.dumps(as_json(walks), ensure_ascii=False, allow_nan=False)
+        data = as_json(walks)
+        for walk, told in zip(walks, data["walkthroughs"], strict=True):
+            told |= {"words": words_json(walk)} if words else {}
+        content = json.dumps(data, ensure_ascii=False, allow_nan=False)
     else:
-        content = "\n\n".join(as_markdown(walk, precision) for walk in walks)
+        content = "\n\n".join(as_markdown(walk, precision, words=words) for walk in walks)
     path.write_text(content + "\n", encoding="utf-8", newline="\n")
 
 
@@ -109,6 +118,13 @@ def step_json(step: DecodingStep) -> dict[str, Any]:
     }
 
 
+def words_json(walk: Walkthrough) -> dict[str, Any]:
+    return {
+        "source": [word.text for word in words_of_walk(walk).source],
+        "produced": [dataclasses.asdict(word) for word in produced_words(walk)],
+    }
+
+
 def stage_json(stage: Stage) -> dict[str, Any]:
     fields = {each.name: getattr(stage, each.name) for each in dataclasses.fields(stage)}
     values = {
@@ -124,7 +140,7 @@ def stage_kind(stage: Stage) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def as_markdown(walk: Walkthrough, precision: int) -> str:
+def as_markdown(walk: Walkthrough, precision: int, *, words: bool = False) -> str:
     """Everything that the terminal shows in full, as headings and tables."""
     lines = [f"# {escaped(walk.text)} → {escaped(walk.translation)}"]
     step = -1
@@ -133,6 +149,10 @@ def as_markdown(walk: Walkthrough, precision: int) -> str:
             step = block.step
             lines += ["", "## Encoder" if step == 0 else f"## Decoder, step {step}"]
         lines += ["", *block_markdown(block)]
+    if words:
+        lines += ["", "## By words"]
+        for block in word_blocks(walk, precision):
+            lines += ["", *block_markdown(block)]
     lines += [
         "",
         "| step | decoder input | expected | produced | probability |",

@@ -1,11 +1,16 @@
 """python -m minitransformer.explain.worked [NAME | --file FILE] [--json | --html FILE | …]"""
 
+if __name__ == "__main__":
+    from minitransformer.terminal import end_on_interrupt
+
+    end_on_interrupt()
+
 import argparse
 import sys
 from pathlib import Path
 
 from minitransformer.errors import UsageError, did_you_mean
-from minitransformer.terminal import run_command
+from minitransformer.terminal import run_command, take_interrupts
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -47,6 +52,7 @@ def main(arguments: list[str]) -> int:
     from minitransformer.explain.worked.run_tensors import tensors_for
     from minitransformer.explain.worked.sheet_reader import SHIPPED, load_sheet, load_shipped
 
+    take_interrupts()
     if options.operations:
         print(operations_text())
         return 0

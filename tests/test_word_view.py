@@ -1,0 +1,222 @@
+"""Pieces put together to words: in attention, in reasons, and wherever --words asks for them."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from minitransformer.data.bpe_tokenizer import BpeTokenizer
+from minitransformer.data.tokens import BOS_ID, PAD_ID, UNK_ID, Word
+from minitransformer.data.word_tokenizer import WordTokenizer
+from minitransformer.data.words import split_words
+from minitransformer.decoding import Translator
+from minitransformer.explain.attention_view import AttentionView, attention_views
+from minitransformer.explain.reasons import log_probabilities
+from minitransformer.explain.terminal_view import View
+from minitransformer.explain.walkthrough import walk_through
+from minitransformer.explain.word_view import (
+    SentenceWords,
+    merged,
+    produced_words,
+    views_by_words,
+    words_of_walk,
+)
+from minitransformer.prompt import Prompt
+from minitransformer.settings import TokenizerConfig
+from tests.processes import run
+from tests.small_runs import trainer_for
+from tests.test_pictures import cross_view, masked_view
+
+TEXTS = ["Let's go to school.", "¿Qué pasa? (I go) 3.14", "আমি স্কুলে যাই।", "go a-b x"]
+
+
+@pytest.fixture(scope="module")
+def bpe() -> BpeTokenizer:
+    return BpeTokenizer.train(TEXTS, TokenizerConfig(kind="bpe", max_size=45, min_frequency=1))
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "school schools", "...", "Żółć пасха go"])
+def test_pieces_make_the_words_that_a_tokenizer_of_words_finds(bpe, text):
+    encoded = bpe.encode(text, end=True)
+    words = bpe.words_of(encoded.ids, encoded.tokens)
+    assert [word.text for word in words] == [*split_words(text), "<EOS>"]
+    assert [place for word in words for place in word.places] == list(range(len(encoded.ids)))
+    assert len(words) < len(encoded.ids)
+
+
+def test_a_marker_is_a_word_of_its_own_and_a_piece_is_never_cut(bpe):
+    go = bpe.ids["▁go"]
+    words = bpe.words_of([BOS_ID, go, PAD_ID, bpe.ids["o"]], ["<BOS>", "▁go", "(▁t)", "o"])
+    assert [word.text for word in words] == ["<BOS>", "go", "(▁t)", "o"]
+    assert bpe.words_of([go], ["▁5€"]) == [Word("5€", [0])]  # two words in one piece
+    assert bpe.words_of([go, go], ["▁", "▁"]) == [Word("▁", [0]), Word("▁", [1])]
+    assert bpe.words_of([], []) == []
+    unknown = bpe.words_of([go, UNK_ID, bpe.ids["o"], UNK_ID], ["▁go", "<UNK>", "o", "<UNK>"])
+    assert unknown == [Word("go<UNK>o<UNK>", [0, 1, 2, 3])]
+
+
+def test_words_stay_what_they_are():
+    tokenizer = WordTokenizer.train(["I go"], TokenizerConfig())
+    encoded = tokenizer.encode("I go now", end=True)
+    assert tokenizer.words_of(encoded.ids, encoded.tokens) == [
+        Word("I", [0]), Word("go", [1]), Word("now", [2]), Word("<EOS>", [3]),
+    ]  # fmt: skip
+
+
+# "▁a ▁sch ool" was translated to "▁es cue la <EOS>".
+WORDS = SentenceWords(
+    source=[Word("a", [0]), Word("school", [1, 2])],
+    fed=[Word("<BOS>", [0]), Word("escuela", [1, 2, 3])],
+    produced=[Word("escuela", [0, 1, 2]), Word("<EOS>", [3])],
+)
+FED, NEW = ["<BOS>", "▁es", "cue", "la"], ["▁es", "cue", "la", "<EOS>"]
+
+
+def test_columns_add_up_and_rows_are_means():
+    view = cross_view(FED, NEW, ["▁a", "▁sch", "ool"], heads=2)
+    whole = merged(view, WORDS)
+    assert (whole.queries, whole.produced) == (["<BOS>", "escuela"], ["escuela", "<EOS>"])
+    assert whole.keys == ["a", "school"]
+    columns = torch.stack((view.weights[..., 0], view.weights[..., 1:].sum(-1)), dim=-1)
+    expected = torch.stack((columns[:, :3].mean(1), columns[:, 3]), dim=1)
+    assert whole.weights.allclose(expected)
+    assert whole.weights.sum(-1).allclose(torch.ones(2, 2))
+    by_fed = merged(view, WORDS, rows_by_fed=True)
+    assert (by_fed.queries, by_fed.produced) == (whole.queries, whole.produced)
+    assert by_fed.weights.allclose(
+        torch.stack((columns[:, 0], columns[:, 1:].mean(1)), dim=1)
+    )  # what is the mean of which rows is another matter
+
+
+def test_nothing_looks_at_later_words():
+    whole = merged(masked_view(FED, NEW), WORDS)
+    assert whole.queries == whole.keys == ["<BOS>", "escuela"]
+    assert whole.produced == ["escuela", "<EOS>"]
+    assert whole.allowed.tolist() == [[True, False], [True, True]]
+    first = (1 / 2 + 1 / 3 + 1 / 4) / 3
+    assert torch.tensor([[[1, 0], [first, 1 - first]]]).allclose(whole.weights)
+
+
+def test_the_encoder_looks_from_words_to_words():
+    tokens = ["▁a", "▁sch", "ool"]
+    weights = torch.tensor([[[0.5, 0.3, 0.2], [0.2, 0.4, 0.4], [0.6, 0.2, 0.2]]])
+    view = AttentionView(
+        "encoder.layers.0.self_attention", "self-attention", tokens, [], tokens, weights,
+        torch.ones(3, 3, dtype=torch.bool),
+    )  # fmt: skip
+    whole = merged(view, WORDS)
+    assert (whole.queries, whole.keys, whole.produced) == (["a", "school"], ["a", "school"], [])
+    assert whole.weights.allclose(torch.tensor([[[0.5, 0.5], [0.4, 0.6]]]))
+
+
+@pytest.fixture(scope="module")
+def piece_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pieces") / "run"
+    trainer_for(path, "tokenizer.kind=bpe", "tokenizer.max_size=60", "model.source_end=true",
+                "model.num_heads=2", "model.max_length=14").run()  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
+def walk(piece_run):
+    return walk_through(Translator.load(piece_run), "I go home")
+
+
+def test_every_attention_of_a_walk_can_be_shown_by_words(walk):
+    views = views_by_words(walk)
+    assert [view.name for view in views] == [view.name for view in attention_views(walk)]
+    cross = views[-1]
+    assert cross.keys == ["I", "go", "home", "<EOS>"]
+    assert cross.queries[1:] == cross.produced[:-1]  # a row was fed the word before
+    assert views_by_words(walk, rows_by_fed=True)[-1].queries[0] == "<EOS>"
+
+
+def test_a_words_reasons_are_those_of_all_its_pieces(walk):
+    words = words_of_walk(walk)
+    fed, new = ([getattr(step, name) for step in walk.steps] for name in ("fed_id", "produced_id"))
+    hidden = [
+        [PAD_ID if place in word.places else id for place, id in enumerate(walk.source_ids)]
+        for word in words.source
+    ]
+    chosen = log_probabilities(walk.model, [walk.source_ids, *hidden], fed, new)
+    for word, told in zip(words.produced, produced_words(walk), strict=True):
+        values = chosen[:, word.places].sum(-1)
+        assert told.why == pytest.approx((values[1:] - values[0]).tolist(), abs=1e-5)
+        assert math.log(told.probability) == pytest.approx(float(values[0]), abs=1e-4)
+        assert sum(told.attention) == pytest.approx(1, abs=1e-5)
+        assert told.steps == [place + 1 for place in word.places]
+
+
+def test_every_step_has_the_word_that_it_is_a_piece_of(walk):
+    for word in produced_words(walk):
+        for step in word.steps:
+            [told] = [line for line in View().words(walk, step) if line.startswith("Why ")]
+            assert told.startswith(f"Why {word.text} (step")
+
+
+def test_a_sentence_of_one_word_has_no_reasons(tmp_path):
+    trainer = trainer_for(tmp_path, "tokenizer.kind=bpe", "tokenizer.max_size=60")
+    translator = Translator(trainer.model.eval(), trainer.tokenizer, trainer.config)
+    for word in produced_words(walk_through(translator, "school")):
+        assert (word.attention, word.why) == (pytest.approx([1.0]), [None])
+
+
+def test_the_command_shows_words_in_every_form(piece_run, tmp_path):
+    def told(*arguments: object) -> str:
+        result = run("translate.py", "--run", piece_run, "--words", *arguments, folder=tmp_path)
+        assert result.code == 0, result.err
+        return result.out
+
+    shown = told("--walkthrough", "I go home")
+    assert "\nBy words\nWhy " in shown
+    assert "  home\n" in shown.partition("By words")[2]
+    for ending in ("md", "json", "html"):
+        told("--walkthrough", f"out.{ending}", "I go home")
+    assert "\n## By words\n" in (tmp_path / "out.md").read_text(encoding="utf-8")
+    data = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    by_words = data["walkthroughs"][0]["words"]
+    assert by_words["source"] == ["I", "go", "home", "<EOS>"]
+    assert sum(len(word["steps"]) for word in by_words["produced"]) == len(
+        data["walkthroughs"][0]["steps"]
+    )
+    assert '"words":"Why ' in (tmp_path / "out.html").read_text(encoding="utf-8")
+    told("--attention", "maps.svg", "I go home")
+    svg = (tmp_path / "maps.svg").read_text(encoding="utf-8")
+    assert 'aria-label="home"' in svg
+    assert "▁" not in svg
+
+
+def test_where_tokens_are_words_nothing_changes(tmp_path):
+    trainer_for(tmp_path / "run", "training.steps=1", "model.max_length=12").run()
+
+    def told(*arguments: object) -> str:
+        result = run("translate.py", "--run", "run", *arguments, folder=tmp_path)
+        assert result.code == 0, result.err
+        return result.out
+
+    plain = told("--walkthrough", "I go home")
+    assert told("--walkthrough", "--words", "--", "I go home") == plain
+    drawn = []
+    for words in ([], ["--words"]):
+        told("--attention", "maps.svg", *words, "I go home")
+        drawn.append((tmp_path / "maps.svg").read_bytes())
+    assert drawn[0] == drawn[1]
+
+
+def test_words_alone_are_a_mistake(tmp_path):
+    told = run("translate.py", "--words", "I go home", folder=tmp_path)
+    assert told.code == 2
+    assert told.err.count("\n") == 1
+    assert "--words goes with --walkthrough or --attention" in told.err
+
+
+def test_the_prompt_shows_words(piece_run, capsys):
+    prompt = Prompt(Translator.load(piece_run), scores=False)
+    prompt.answer("I go home")
+    prompt.answer(":attention words")
+    assert "3 home" in capsys.readouterr().out
+    prompt.answer(":why words")
+    assert "without a whole\n  word" in capsys.readouterr().out.replace(
+        "whole word", "whole\n  word"
+    )
