@@ -1,5 +1,10 @@
 """Train a run: python train.py --config tiny.yaml"""
 
+if __name__ == "__main__":
+    from minitransformer.terminal import end_on_interrupt
+
+    end_on_interrupt()
+
 import argparse
 import os
 import sys
@@ -10,7 +15,7 @@ from minitransformer import __version__
 from minitransformer.config import load_config
 from minitransformer.errors import ConfigError
 from minitransformer.settings import Config
-from minitransformer.terminal import run_command
+from minitransformer.terminal import run_command, take_interrupts
 from minitransformer.training.companions import Companions, companions, launched_processes
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -51,6 +56,8 @@ def main(arguments: list[str]) -> int:
         config = replace(config, training=replace(config.training, processes=launched))
     run_path = options.run or Path("runs") / config_path.stem
 
+    if config.training.processes > 1:  # the others are not left behind
+        take_interrupts()
     command = [sys.executable, str(Path(__file__).resolve()), *arguments]
     with companions(config.training.processes, command) as others:
         return train(config, run_path, options, others)
@@ -68,6 +75,7 @@ def train(
     from minitransformer.training.trainer import Trainer
     from minitransformer.training.watcher import Watcher
 
+    take_interrupts()
     device = own_device(choose_device(options.device), config.training.processes)
     with joined(others, device, config.training.join_timeout) as ranks:
         watchers: list[Watcher] = [Console()] if ranks.is_first else []

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -47,6 +48,18 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
         if not is_quiet:
             say("\ninterrupted")
         return 130
+
+
+def end_on_interrupt() -> None:
+    """Let Ctrl-C end the process while modules load: as an exception, an import may swallow it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def take_interrupts() -> None:
+    """From now on, Ctrl-C is an exception, which run_command turns into one line."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def say(line: str) -> None:

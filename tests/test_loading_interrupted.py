@@ -1,0 +1,38 @@
+"""Ctrl-C while torch is loaded: no traceback, and nothing goes on with half a module."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+
+COMMANDS = {
+    "train": ["train.py", "--config", "tiny.yaml"],
+    "translate": ["translate.py", "--run", "absent", "hi"],
+    "evaluation": ["-m", "minitransformer.evaluation", "absent"],
+    "alignment": ["-m", "minitransformer.explain.alignment", "absent"],
+    "worked": ["-m", "minitransformer.explain.worked"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("library", ["multiarray", "libtorch_cpu", "libtorch_python"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_interrupted_while_it_loads_just_ends(name, library, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, *COMMANDS[name], *(["--run", tmp_path / "run"] * (name == "train"))],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+    )  # fmt: skip
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and library not in maps.read_text(errors="replace"):
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (-signal.SIGINT, 130), err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
