@@ -1,7 +1,8 @@
-"""Decoding speed beside other implementations: python -m benchmarks.decoding [--rounds 7]
+"""Decoding speed beside other implementations: python -m benchmarks.decoding [--beam 5]
 
-Greedy translation of the same sentences into 14 tokens each, one thread, in turns. CTranslate2 gets
-this project's own weights, through `minitransformer.export`, and must say the same words.
+Greedy or beam translation of the same sentences into 14 tokens each, one thread, in turns.
+CTranslate2 gets this project's own weights, through `minitransformer.export`, and must say the
+same words.
 """
 
 import argparse
@@ -17,11 +18,12 @@ from benchmarks.measuring import interleaved, print_table, ratios, with_quartile
 from benchmarks.ours import model_config, new_model
 from benchmarks.peers import why_not
 from benchmarks.workload import SIZES, VOCABULARY, Size, sources
+from minitransformer.beam import produced_ids
 from minitransformer.data.batching import pad
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, SPECIALS
-from minitransformer.decoding import greedy
 from minitransformer.export import write_ctranslate2
 from minitransformer.model.transformer import Transformer
+from minitransformer.search import Search
 
 STEPS = 14
 OURS = "ours"
@@ -29,36 +31,33 @@ TOKENS = [*SPECIALS, *(f"word{number}" for number in range(VOCABULARY - len(SPEC
 
 
 class OurDecoder:
-    """This project's greedy search."""
+    """This project's search, as it scores a split."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, beam: int) -> None:
         self.name = OURS
         self.model = model
+        self.beam = beam
 
     def decode(self, sentences: list[list[int]], steps: int) -> list[list[int]]:
         limits = [steps] * len(sentences)
-        produced = greedy(
-            self.model, pad(sentences), start_id=BOS_ID, limits=limits,
-            probabilities=False,  # the others compute none
-        )  # fmt: skip
-        return [[choice.id for choice in choices] for choices in produced]
+        return produced_ids(self.model, pad(sentences), BOS_ID, limits, Search(self.beam))
 
 
-def decoders(size: Size, folder: Path) -> dict[str, Decoder]:
+def decoders(size: Size, folder: Path, beam: int) -> dict[str, Decoder]:
     """Ours, CTranslate2 with the same weights, and the others with random ones."""
     config = model_config(size)
     torch.manual_seed(1)
     model = new_model(config).eval()
     with torch.no_grad():  # a logit of 0 is never the highest of so many: all say equally much
         model.head.weight[[PAD_ID, BOS_ID, EOS_ID]] = 0
-    chosen: dict[str, Decoder] = {OURS: OurDecoder(model)}
+    chosen: dict[str, Decoder] = {OURS: OurDecoder(model, beam)}
     if not why_not(("ctranslate2",)):
         for kind, quantization in (("float32", None), ("int8", "int8")):
             place = folder / f"{size.d_model}-{kind}"
             write_ctranslate2(model, config, TOKENS, TOKENS, place, quantization)
-            decoder = CTranslate2Decoder(place, TOKENS, compute_type=kind)
+            decoder = CTranslate2Decoder(place, TOKENS, compute_type=kind, beam=beam)
             chosen[f"CTranslate2 {kind}"] = decoder
-    return chosen | {name: build(size) for name, build in installed_decoders()[0].items()}
+    return chosen | {name: build(size, beam) for name, build in installed_decoders(beam)[0].items()}
 
 
 def turn(decoder: Decoder, sentences: list[list[int]], batch: int) -> int:
@@ -70,15 +69,16 @@ def turn(decoder: Decoder, sentences: list[list[int]], batch: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--beam", type=int, default=1)
     parser.add_argument("--json", help="a file for all numbers")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name, why in installed_decoders()[1].items():
+    for name, why in installed_decoders(options.beam)[1].items():
         print(f"left out: {name} ({why})")
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in SIZES.values():
-            chosen = decoders(size, Path(folder))
+            chosen = decoders(size, Path(folder), options.beam)
             sentences = sorted(sources(256, seed=3), key=len)
             compare_words(chosen, sentences[::16])
             for batch, count in ((64, 256), (1, 24)):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks.peers import PEERS, TutorialModel, joey_model, marian_model, why_not
+from benchmarks.peers import PEERS, joey_model, marian_model, tutorial_model, why_not
 from benchmarks.workload import Size
 from minitransformer.data.batching import pad
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -26,9 +26,10 @@ class Decoder(Protocol):
 class TutorialDecoder:
     """torch.nn.Transformer in the tutorial's loop, which reads the whole prefix for each token."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, beam: int) -> None:
+        assert beam == 1
         self.name = "torch.nn.Transformer"
-        self.model = TutorialModel(size).eval()
+        self.model = tutorial_model(size).eval()
 
     @torch.inference_mode()
     def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]:
@@ -46,7 +47,7 @@ class TutorialDecoder:
 class MarianDecoder:
     """Hugging Face's generate(), with its cache of keys and values."""
 
-    def __init__(self, size: Size, beam: int = 1) -> None:
+    def __init__(self, size: Size, beam: int) -> None:
         self.name = "Hugging Face MarianMT"
         self.model = marian_model(size).eval()
         with torch.no_grad():  # a logit of 0 is never the highest: cheaper than forbidding it
@@ -70,7 +71,7 @@ class MarianDecoder:
 class JoeyDecoder:
     """JoeyNMT's own search, greedy or with a beam; it has no cache."""
 
-    def __init__(self, size: Size, beam: int = 1) -> None:
+    def __init__(self, size: Size, beam: int) -> None:
         self.name = "JoeyNMT"
         self.model = joey_model(size).eval()
         self.beam = beam
@@ -135,15 +136,19 @@ class CTranslate2Decoder:
         return [[self.ids[token] for token in result.hypotheses[0]] for result in results]
 
 
-DECODERS: dict[str, Callable[[Size], Decoder]] = {
+DECODERS: dict[str, Callable[[Size, int], Decoder]] = {
     "torch.nn.Transformer": TutorialDecoder,
     "Hugging Face MarianMT": MarianDecoder,
     "JoeyNMT": JoeyDecoder,
 }
 
 
-def installed_decoders() -> tuple[dict[str, Callable[[Size], Decoder]], dict[str, str]]:
+def installed_decoders(
+    beam: int,
+) -> tuple[dict[str, Callable[[Size, int], Decoder]], dict[str, str]]:
     """The decoders that build their own weights, and why the others cannot."""
     reasons = {name: why_not(PEERS[name].modules) for name in DECODERS}
+    if beam > 1:
+        reasons["torch.nn.Transformer"] = "its tutorial has no beam"
     usable = {name: build for name, build in DECODERS.items() if not reasons[name]}
     return usable, {name: reason for name, reason in reasons.items() if reason}

@@ -15,8 +15,8 @@ import torch
 
 from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
-from minitransformer.evaluation import evaluate
 from minitransformer.explain.tensorboard import TensorBoard
+from minitransformer.training.scoring import evaluate_splits
 from minitransformer.training.trainer import Trainer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -39,13 +39,10 @@ def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, i
         evaluating, writing = [], []
         for repeat in range(REPEATS + 1):
             began = time.perf_counter()
-            evaluations = {
-                name: evaluate(
-                    trainer.model, texts, trainer.encoded[name][: len(texts)], trainer.tokenizer,
-                    trainer.config,
-                )
-                for name, texts in trainer.texts.items()
-            }  # fmt: skip
+            evaluations = evaluate_splits(
+                trainer.model, trainer.texts, trainer.encoded, trainer.tokenizer, trainer.config,
+                trainer.ranks,
+            )  # fmt: skip
             middle = time.perf_counter()
             trainer.state.step = repeat
             board.on_evaluation(trainer, evaluations)

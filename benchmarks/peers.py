@@ -3,12 +3,11 @@
 All take ReLU, dropout 0.1 where their own defaults or guides have dropout, and fused Adam. They
 differ where they differ by themselves: torch.nn.Transformer and JoeyNMT drop inside blocks, too;
 JoeyNMT smooths labels; the first does not share its embeddings.
-B batch, S source, T target, V vocabulary, D width.
+B batch, T target, V vocabulary.
 """
 
 import importlib
 import logging
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.torch_model import Embedding, TorchModel
 from benchmarks.workload import LONGEST, VOCABULARY, Size
 from minitransformer.data.batching import Batch
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, SPECIALS, UNK_ID
@@ -46,63 +46,23 @@ class Trainee:
         self.optimizer.step()
 
 
-class Embedding(nn.Module):
-    """Tokens times √D, plus sinusoids, as in PyTorch's language translation tutorial."""
-
-    positions: Tensor
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
-        self.dropout = nn.Dropout(DROPOUT)
-        self.scale = math.sqrt(width)
-        angles = torch.arange(POSITIONS)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
-        positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [S, D]
-        self.register_buffer("positions", positions)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.dropout(self.tokens(ids) * self.scale + self.positions[: ids.shape[1]])
-
-
-class TutorialModel(nn.Module):
-    """torch.nn.Transformer between embeddings and a generator, as in that tutorial."""
-
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.source_embedding = Embedding(size.d_model)
-        self.target_embedding = Embedding(size.d_model)
-        self.transformer = nn.Transformer(
-            size.d_model, size.heads, size.layers, size.layers, size.d_ff, DROPOUT,
-            batch_first=True,
-        )  # fmt: skip
-        self.generator = nn.Linear(size.d_model, VOCABULARY)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
-
-    def encode(self, source: Tensor) -> Tensor:
-        return self.transformer.encoder(
-            self.source_embedding(source), src_key_padding_mask=source == PAD_ID
-        )
-
-    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """[B, T, D]; padding stands last, so what reads the past alone never reads it."""
-        length = target.shape[1]
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        return self.transformer.decoder(
-            self.target_embedding(target),
-            memory,
-            tgt_mask=future,
-            tgt_is_causal=True,
-            memory_key_padding_mask=source == PAD_ID,
-        )
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        return self.generator(self.decode(target, self.encode(source), source))
+def tutorial_model(size: Size) -> TorchModel:
+    """The tutorial's own choices: post-norm, nothing shared, Xavier for every matrix."""
+    source, target = (
+        Embedding(VOCABULARY, size.d_model, dropout=DROPOUT, longest=POSITIONS) for _ in range(2)
+    )
+    transformer = nn.Transformer(
+        size.d_model, size.heads, size.layers, size.layers, size.d_ff, DROPOUT, batch_first=True
+    )
+    model = TorchModel(source, target, transformer, nn.Linear(size.d_model, VOCABULARY))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+    return model
 
 
 def tutorial(size: Size) -> Trainee:
-    model = TutorialModel(size)
+    model = tutorial_model(size)
     criterion = nn.CrossEntropyLoss(ignore_index=PAD_ID)
 
     def loss(batch: Batch) -> Tensor:

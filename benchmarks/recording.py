@@ -12,10 +12,10 @@ from unittest import mock
 import torch
 
 from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.decoding import greedy
 from minitransformer.metrics import summed_loss
 from minitransformer.model import embedding, layers, transformer
 from minitransformer.model.transformer import Transformer
+from minitransformer.search import greedy
 from minitransformer.settings import ModelConfig
 
 REPEATS = 41

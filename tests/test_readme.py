@@ -80,7 +80,9 @@ def run_block(block: str, folder: Path) -> int:
         words = shlex.split(command)
         if words[:3] == ["python", "-m", WORKED]:
             words[1:3] = [f"{WORKED.replace('.', '/')}/__main__.py"]
-        if re.match(r"(train|translate)\.py|.*__main__", words[1]):  # forked, to save loading torch
+        elif words[:2] == ["python", "-m"]:
+            words[1:3] = [f"{words[2].replace('.', '/')}.py"]
+        if words[1].endswith(".py"):  # forked, to save loading torch
             result = run(*words[1:], folder=folder)
         else:
             done = subprocess.run(

@@ -1,0 +1,186 @@
+"""torch.nn.Transformer with a config's sizes and recipe, as a careful user of it would train it.
+
+Its layers, width, heads, norm, activation and sharing are the config's, and so are batches,
+schedule, smoothing, optimizer and clipping, and where values are dropped. Its own are the initial
+weights, which are torch's, but for embeddings of N(0, 1/√D), without which shared ones do not
+learn; and the search, which reads the whole prefix again for each token.
+B batch, S source, T target, N labels, V vocabulary, D width.
+"""
+
+import time
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.torch_model import Embedding, TorchModel
+from minitransformer.checkpoint import RunFolder, State
+from minitransformer.data.batching import Batch, BatchStream, pad
+from minitransformer.data.encoding import EncodedPair
+from minitransformer.data.preparation import Prepared
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.errors import ConfigError, DataError
+from minitransformer.judging import batches_by_length
+from minitransformer.kept_steps import planned
+from minitransformer.search import most_probable
+from minitransformer.seeding import mix
+from minitransformer.settings import Config
+from minitransformer.training.optimizer import AdamW
+from minitransformer.training.schedule import learning_rate
+from minitransformer.weights import load_weights, model_tensors
+
+
+def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:
+    """A freshly initialised model; torch's random numbers decide."""
+    shape = config.model
+    refuse_what_torch_has_not(config)
+    with warnings.catch_warnings():  # that padding is not skipped before a norm
+        warnings.filterwarnings("ignore", message="enable_nested_tensor is True")
+        transformer = nn.Transformer(
+            d_model=shape.d_model, nhead=shape.num_heads, dim_feedforward=shape.d_ff,
+            num_encoder_layers=shape.num_encoder_layers,
+            num_decoder_layers=shape.num_decoder_layers, dropout=shape.dropout,
+            activation=shape.activation, norm_first=shape.norm == "pre", bias=shape.bias,
+            batch_first=True,
+        )  # fmt: skip
+    # Its one setting drops inside the blocks as well, of weights and of feed-forward values.
+    for layer in (*transformer.encoder.layers, *transformer.decoder.layers):
+        layer.dropout.p = shape.inner_dropout
+        for part in layer.modules():
+            if isinstance(part, nn.MultiheadAttention):
+                part.dropout = shape.inner_dropout
+    source, target = (
+        Embedding(len(side), shape.d_model, dropout=shape.dropout, longest=shape.max_length)
+        for side in (tokenizer.source, tokenizer.target)
+    )
+    for embedding in (source, target):
+        nn.init.normal_(embedding.tokens.weight, std=shape.d_model**-0.5)
+    head = nn.Linear(shape.d_model, len(tokenizer.target), bias=shape.head_bias)
+    if shape.share_embeddings in ("target", "all"):
+        head.weight = target.tokens.weight
+    if shape.share_embeddings == "all":
+        source.tokens.weight = target.tokens.weight
+    return TorchModel(source, target, transformer, head)
+
+
+def refuse_what_torch_has_not(config: Config) -> None:
+    shape, training = config.model, config.training
+    wanted = {
+        "model.norm is pre or post": shape.norm != "none",
+        "model.d_ff is not 0": shape.d_ff > 0,
+        "model.position is sinusoidal": shape.position == "sinusoidal",
+        "model.attention_output is true": shape.attention_output,
+        "model.scale_scores is true": shape.scale_scores,
+        "model.scale_embeddings is true": shape.scale_embeddings,
+        "training.consistency is 0": training.consistency == 0,
+        "training.precision is float32": training.precision == "float32",
+        "training.patience is 0": training.patience == 0,
+        "training.start_from and train_only are empty": not (
+            training.start_from or training.train_only
+        ),
+    }
+    if missing := [words for words, is_so in wanted.items() if not is_so]:
+        raise ConfigError(f"torch.nn.Transformer can be compared where {'; '.join(missing)}")
+
+
+def summed_loss(model: TorchModel, batch: Batch, label_smoothing: float) -> Tensor:
+    is_label = batch.target_output != PAD_ID  # [B, T]
+    memory = model.encode(batch.source)  # [B, S, D]
+    states = model.decode(batch.target_input, memory, batch.source)[is_label]  # [N, D]
+    labels = batch.target_output[is_label]  # [N]
+    return functional.cross_entropy(
+        model.generator(states), labels, label_smoothing=label_smoothing, reduction="sum"
+    )
+
+
+class Training:
+    """A run of it in a folder, which goes on where it was stopped."""
+
+    def __init__(self, config: Config, run: RunFolder, prepared: Prepared) -> None:
+        self.config, self.settings = config, config.training
+        self.run_folder = run
+        self.state = State(data_fingerprint=prepared.fingerprint)
+        torch.manual_seed(self.settings.seed)
+        self.model = build(config, prepared.tokenizer)
+        self.optimizer = AdamW(self.model, self.settings)
+        self.stream = BatchStream(
+            prepared.encoded["train"],
+            batch_tokens=self.settings.batch_tokens,
+            seed=self.settings.seed,
+            start_id=prepared.tokenizer.start_id,
+        )
+        if not run.has_started:
+            run.create(config, prepared.tokenizer)
+            return
+        checkpoint = run.load_newest([], for_training=True)
+        if checkpoint.state.data_fingerprint != self.state.data_fingerprint:
+            raise DataError(
+                f"{run.path} was begun with other sentence pairs; choose another --runs"
+            )
+        self.state = checkpoint.state
+        load_weights(self.model, checkpoint.model, str(checkpoint.path))
+        self.optimizer.load(checkpoint.optimizer)
+        self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
+
+    def run(self) -> None:
+        """Train to the last step."""
+        while self.state.step < self.settings.steps:
+            began = time.perf_counter()
+            self.step()
+            self.state.seconds += time.perf_counter() - began
+            if planned([self.state.step], self.config):
+                self.save()
+        self.model.eval()
+
+    def step(self) -> None:
+        settings, number = self.settings, self.state.step + 1
+        self.model.train()
+        batches = [self.stream.next() for _ in range(settings.accumulate)]
+        tokens = sum(batch.num_target_tokens for batch in batches)
+        torch.manual_seed(mix(settings.seed, number))  # no random state needs saving
+        for batch in batches:
+            (summed_loss(self.model, batch, settings.label_smoothing) / tokens).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or float("inf"))
+        self.optimizer.step(
+            learning_rate(
+                number,
+                schedule=settings.schedule,
+                peak=settings.learning_rate,
+                warmup_steps=settings.warmup_steps,
+                total_steps=settings.steps,
+            )
+        )
+        self.state.step = number
+        self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
+
+    def save(self) -> None:
+        self.run_folder.save(
+            self.state, model_tensors(self.model), self.optimizer.memory, self.config
+        )
+
+
+def translate(
+    model: TorchModel, sources: list[list[int]], start_id: int, limit: int, batch_size: int
+) -> list[list[int]]:
+    """Greedy translations without their <EOS>, similar lengths together."""
+    translations: dict[int, list[int]] = {}
+    for places in batches_by_length([EncodedPair(ids, []) for ids in sources], batch_size):
+        rows = greedy(model, pad([sources[place] for place in places]), start_id, limit)
+        translations.update(zip(places, rows, strict=True))
+    return [translations[place] for place in range(len(sources))]
+
+
+@torch.inference_mode()
+def greedy(model: TorchModel, source: Tensor, start_id: int, limit: int) -> list[list[int]]:
+    """The whole prefix is read for each token, until every row has its <EOS> or is too long."""
+    memory = model.encode(source)  # [B, S, D]
+    target = torch.full((len(source), 1), start_id)  # [B, T]
+    is_done = torch.zeros(len(source), dtype=torch.bool)
+    while target.shape[1] <= limit and not is_done.all():
+        logits = model.generator(model.decode(target, memory, source)[:, -1])  # [B, V]
+        ids = most_probable(logits, 1)[1][:, 0].masked_fill(is_done, PAD_ID)
+        is_done |= ids == EOS_ID
+        target = torch.cat([target, ids[:, None]], dim=1)
+    return [[id for id in row if id not in (EOS_ID, PAD_ID)] for row in target[:, 1:].tolist()]

@@ -1,0 +1,104 @@
+"""The scores of one config's runs with several seeds, greedily and with a beam, as a table.
+
+python -m benchmarks.scores runs/seed-1 runs/seed-2 runs/seed-3 --beam 5 [--split valid]
+
+Each number is the mean over the runs and its range. Minutes are those that the runs have counted
+themselves: all steps and evaluations, without loading and saving.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.measuring import print_table, write_json
+from benchmarks.quality import parameters, with_range
+from minitransformer.checkpoint import RunFolder
+from minitransformer.config import changed_keys
+from minitransformer.data.preparation import prepare
+from minitransformer.decoding import Translator
+from minitransformer.errors import UsageError, UserError
+from minitransformer.evaluation import of_split, text_scores
+from minitransformer.judging import evaluate
+from minitransformer.search import GREEDY, Search
+from minitransformer.terminal import run_command, say
+
+COLUMNS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF"}
+
+
+def scores_of(run: Path, split: str, searches: dict[str, Search]) -> dict[str, dict[str, object]]:
+    """A run's scores on a split, for each way to search."""
+    folder = RunFolder(run)
+    config, translator = folder.load_config(), Translator.load(run)
+    prepared = prepare(config, translator.tokenizer)
+    if split not in prepared.corpus.splits:
+        raise UserError(f"{prepared.corpus.name} has no {split} split; choose another --split")
+    if prepared.fingerprint != translator.data_fingerprint:
+        raise UserError(f"{run} was trained with other pairs than {prepared.corpus.name} has now")
+    pairs, encoded = prepared.corpus.splits[split], prepared.encoded[split]
+    found = {}
+    for name, search in searches.items():
+        evaluation = evaluate(
+            translator.model, list(pairs), encoded, translator.tokenizer, config, search
+        )
+        found[name] = text_scores(
+            [sample.translation for sample in evaluation.samples],
+            of_split(pairs).references,
+            config.evaluation.bleu_tokenizer,
+        )
+        say(f"{run} ({translator.checkpoint}), {split}, {name}: {found[name]['bleu_details']}")
+    return found
+
+
+def refuse_other_settings(runs: list[Path]) -> None:
+    """A mean is that of finished runs that differ in their seeds alone."""
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise UserError("a run is named twice")
+    first, *others = configs = [RunFolder(run).load_config() for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        if (step := RunFolder(run).pointed("last") or 0) < config.training.steps:
+            raise UserError(f"{run} stands at step {step} of {config.training.steps}")
+    for run, other in zip(runs[1:], others, strict=True):
+        if changed := set(changed_keys(first, other)) - {"training.seed", "training.processes"}:
+            raise UserError(f"{runs[0]} and {run} differ in {', '.join(sorted(changed))}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+", help="finished runs of one config")
+    parser.add_argument("--split", choices=("valid", "test"), default="test")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--json", help="a file for all numbers")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse()
+    if not 1 <= options.beam <= 1000:
+        raise UsageError(f"--beam {options.beam}: from 1 to 1000")
+    refuse_other_settings(options.runs)
+    searches = {"greedy": GREEDY, f"beam {options.beam}": Search(options.beam)}
+    scores = [scores_of(run, options.split, searches) for run in options.runs]
+    folders = [RunFolder(run) for run in options.runs]
+    states = [folder.load_newest([], for_training=False).state for folder in folders]
+    minutes = with_range([state.seconds / 60 for state in states], 1)
+    size = parameters(Translator.load(options.runs[0]).model)
+    runs = f"{len(folders)} run{'s' * (len(folders) > 1)} of {states[0].step:,} steps"
+    print(f"\n{runs}, {size:,} parameters, {minutes} minutes")
+    print_table(
+        (options.split, *COLUMNS.values()),
+        (
+            (name, *(with_range([each[name][key] for each in scores], 2) for key in COLUMNS))
+            for name in searches
+        ),
+    )
+    for key in COLUMNS:
+        print(f"\n{scores[0]['greedy'][f'{key}_signature']}")
+    if options.json:
+        write_json(
+            options.json, {str(run): each for run, each in zip(options.runs, scores, strict=True)}
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

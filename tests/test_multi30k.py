@@ -1,0 +1,31 @@
+"""What makes a score of Multi30k comparable with published ones."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from minitransformer.config import load_config
+from minitransformer.data.text_files import text_lines
+from minitransformer.metrics import bleu
+from tests.processes import ROOT
+
+PLACE = os.environ.get("MULTI30K_TOK_TEST", "")  # German alone, or after English and a tab
+
+
+def test_tokenized_captions_are_scored_as_they_stand():
+    config = load_config(ROOT / "configs" / "multi30k-tok.yaml")
+    score = bleu(["ein hund ."], [["ein hund läuft ."]], config.evaluation.bleu_tokenizer)
+    assert score.signature.startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|")
+    assert "hyp_len = 3 ref_len = 4" in score.details
+
+
+@pytest.mark.skipif(
+    not PLACE, reason="MULTI30K_TOK_TEST names no file of Multi30k's tokenized test of 2016"
+)
+def test_the_references_of_2016_have_12103_words():
+    tokenizer = load_config(ROOT / "configs" / "multi30k-tok.yaml").evaluation.bleu_tokenizer
+    references = [line.split("\t")[-1] for line in text_lines(Path(PLACE))]
+    assert len(references) == 1000
+    score = bleu(references, [[text] for text in references], tokenizer)
+    assert "ref_len = 12103" in score.details

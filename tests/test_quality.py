@@ -1,0 +1,166 @@
+"""The comparison with torch.nn.Transformer is one of equals."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks import baseline
+from benchmarks.torch_model import TorchModel
+from minitransformer import Translator
+from minitransformer.checkpoint import RunFolder
+from minitransformer.data.batching import Batch, BatchStream
+from minitransformer.data.preparation import Prepared, prepare
+from minitransformer.errors import ConfigError, DataError
+from minitransformer.model.transformer import Transformer
+from minitransformer.settings import Config
+from minitransformer.training.gradients import Objective
+from minitransformer.weights import build_model
+from tests.processes import ROOT
+from tests.small_runs import small_config, trainer_for
+from tests.test_against_torch import copy_attention, module_pairs
+
+MODERN = (
+    "tokenizer.joint=true", "model.norm=pre", "model.d_ff=24", "model.num_heads=2",
+    "model.attention_output=true", "model.bias=true", "model.head_bias=false",
+    "model.share_embeddings=all", "model.scale_embeddings=true", "model.start_token=bos",
+    "model.source_end=true", "training.label_smoothing=0.1", "training.schedule=constant",
+)  # fmt: skip
+
+
+def prepared_with(*changes: str) -> tuple[Config, Prepared]:
+    config = small_config(*MODERN, *changes)
+    return config, prepare(config)
+
+
+def rows(batch: Batch) -> list[tuple[list[int], list[int]]]:
+    """The sentences of a batch without padding, in any order."""
+    pairs = zip(batch.source.tolist(), batch.target_output.tolist(), strict=True)
+    return sorted(([id for id in one if id], [id for id in other if id]) for one, other in pairs)
+
+
+def test_both_learn_from_the_same_batches_however_many_processes_share_them(tmp_path):
+    config, prepared = prepared_with("training.seed=3")
+    theirs = baseline.Training(config, RunFolder(tmp_path / "theirs"), prepared).stream
+    ours = trainer_for(tmp_path / "ours", *MODERN, "training.seed=3").stream
+    halves = [
+        BatchStream(
+            prepared.encoded["train"], batch_tokens=config.training.batch_tokens, seed=3,
+            start_id=prepared.tokenizer.start_id, rank=rank, world_size=2,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for _ in range(9):
+        expected = rows(theirs.next())
+        assert rows(ours.next()) == expected
+        assert sorted(row for half in halves for row in rows(half.next())) == expected
+
+
+def both_with_the_same_weights(
+    config: Config, prepared: Prepared
+) -> tuple[Transformer, TorchModel]:
+    ours = build_model(config, prepared.tokenizer)
+    theirs = baseline.build(config, prepared.tokenizer)
+    for our_module, their_module in module_pairs(ours, theirs.transformer, "pre"):
+        if hasattr(our_module, "query"):
+            copy_attention(our_module, their_module)
+        else:
+            their_module.load_state_dict(our_module.state_dict())
+    with torch.no_grad():
+        theirs.generator.weight.copy_(ours.head.weight)
+    return ours, theirs
+
+
+def test_with_the_same_weights_both_say_the_same():
+    config, prepared = prepared_with()
+    ours, theirs = both_with_the_same_weights(config, prepared)
+    translator = Translator(ours.eval(), prepared.tokenizer, config)
+    sources = ["I go", "We drink tea"]
+    ids = [prepared.tokenizer.encode_source(text).ids for text in sources]
+    start, longest = prepared.tokenizer.start_id, config.model.max_length
+    said = baseline.translate(theirs.eval(), ids, start, longest, 2)
+    assert any(said)
+    assert [prepared.tokenizer.target.decode(each) for each in said] == [
+        each.text for each in translator.translate(sources)
+    ]
+
+
+@pytest.mark.parametrize("inner", [0.0, 0.3])
+def test_both_drop_values_in_the_same_places(inner):
+    config, prepared = prepared_with("model.dropout=0.2", f"model.inner_dropout={inner}")
+    model = baseline.build(config, prepared.tokenizer)
+    for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
+        assert layer.dropout.p == layer.self_attn.dropout == inner
+        assert layer.dropout1.p == layer.dropout2.p == 0.2
+    assert model.transformer.decoder.layers[0].multihead_attn.dropout == inner
+
+
+def test_with_the_same_weights_both_have_the_same_loss():
+    config, prepared = prepared_with("model.dropout=0", "model.inner_dropout=0")
+    ours, theirs = both_with_the_same_weights(config, prepared)
+    stream = BatchStream(
+        prepared.encoded["train"], batch_tokens=200, seed=1, start_id=prepared.tokenizer.start_id
+    )
+    batch = stream.next()
+    loss = baseline.summed_loss(theirs, batch, config.training.label_smoothing)
+    torch.testing.assert_close(Objective(ours, config.training)(batch).objective, loss)
+    sizes = [sum(each.numel() for each in model.parameters()) for model in (ours, theirs)]
+    assert sizes[0] == sizes[1]
+
+
+def test_a_stopped_baseline_goes_on_to_the_same_weights(tmp_path):
+    config, prepared = prepared_with()
+    whole = baseline.Training(config, RunFolder(tmp_path / "whole"), prepared)
+    whole.run()
+    stopped = baseline.Training(config, RunFolder(tmp_path / "parts"), prepared)
+    for _ in range(4):
+        stopped.step()
+    stopped.save()
+    again = baseline.Training(config, RunFolder(tmp_path / "parts"), prepared)
+    assert again.state.step == 4
+    again.run()
+    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    config, others = prepared_with("data.limit=30")
+    with pytest.raises(DataError, match="begun with other sentence pairs"):
+        baseline.Training(config, RunFolder(tmp_path / "parts"), others)
+
+
+def test_batch_neighbours_never_change_what_torchs_model_says(tmp_path):
+    config, prepared = prepared_with("training.steps=40", "training.learning_rate=0.01")
+    training = baseline.Training(config, RunFolder(tmp_path), prepared)
+    training.run()
+    sources = [pair.source for pair in prepared.encoded["valid"]][:6]
+    together, alone = (
+        baseline.translate(training.model, sources, prepared.tokenizer.start_id, 20, batch_size)
+        for batch_size in (6, 1)
+    )
+    assert together == alone
+    assert any(together)
+
+
+def test_a_shape_that_torch_has_not_is_refused():
+    config, prepared = prepared_with("model.position=rotary", "model.norm=none")
+    with pytest.raises(ConfigError, match=r"norm is pre or post; model\.position is sinusoidal"):
+        baseline.build(config, prepared.tokenizer)
+
+
+@pytest.mark.slow
+def test_the_quality_benchmark_trains_scores_and_then_only_scores(tmp_path):
+    config = (*MODERN, f"data.test={ROOT / 'minitransformer/data/corpora/en-es.valid.tsv'}")
+    command = [
+        sys.executable, "-m", "benchmarks.quality", "--config", "tiny", "--steps", "30",
+        "--seeds", "1", "--runs", tmp_path,
+        *(word for change in config for word in ("--set", change)),
+    ]  # fmt: skip
+    tables = []
+    for _ in range(2):
+        finished = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=False
+        )
+        assert finished.returncode == 0, finished.stderr
+        tables.append(finished.stdout)
+    assert "| torch.nn.Transformer |" in tables[0]
+    assert tables[0] == tables[1]
+    assert "30 steps took" not in finished.stderr
