@@ -19,7 +19,7 @@ from minitransformer.explain.best_alignment import (
     remember,
     remembered,
 )
-from tests.processes import run
+from tests.processes import Running, run
 from tests.small_runs import trainer_for
 
 COMMAND = "minitransformer/explain/alignment.py"
@@ -218,8 +218,8 @@ def test_what_cannot_be_judged_is_one_line(tmp_path, arguments, code, complaint)
 
 @pytest.mark.slow
 def test_a_trained_model_looks_at_the_token_that_it_is_about_to_translate(tmp_path):
-    trained = run("train.py", "--config", "substitute.yaml", "--run", "run", "--set",
-                  "logging.tensorboard=false", folder=tmp_path)  # fmt: skip
+    trained = Running("train.py", "--config", "substitute.yaml", "--run", "run", "--set",
+                      "logging.tensorboard=false", folder=tmp_path).finish(600)  # fmt: skip
     assert trained.code == 0, trained.err
     scores = run("minitransformer/evaluation.py", "run", folder=tmp_path).out
     assert float(scores.split("exact_match")[1].split()[0]) >= 0.99

@@ -391,6 +391,28 @@ def test_torchrun_restarts_after_a_kill_to_the_same_bits(two, tmp_path):
     assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
 
 
+def meet_after(seconds: float, attempt: int, rank: int, port: int) -> None:
+    """As torchrun's worker, whose store has seen earlier workers."""
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+    time.sleep(seconds)
+    as_rank(rank, 2, port, Ranks.totals, (1.0,))
+
+
+def test_restarted_processes_do_not_look_for_those_that_are_gone():
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for attempt in (0, 1):
+        processes = [
+            context.Process(target=meet_after, args=(seconds, attempt, rank, store.port))
+            for rank, seconds in ((0, 0), (1, 2))
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+            assert process.exitcode == 0
+
+
 @pytest.mark.slow
 def test_three_processes_continue_to_the_same_bits(tmp_path):
     changes = ("training.processes=3", "model.dropout=0.1")

@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -141,9 +141,8 @@ def joined(companions: Companions | None, device: torch.device, seconds: float) 
     if companions is None and launched_processes() == 1:
         yield Ranks()
         return
-    ranks = meet(companions, device, timedelta(seconds=seconds))
     try:
-        yield ranks
+        yield meet(companions, device, timedelta(seconds=seconds))
     except RuntimeError as error:
         if not any(sign in str(error).lower() for sign in LOST):
             raise
@@ -153,7 +152,8 @@ def joined(companions: Companions | None, device: torch.device, seconds: float) 
             "the same command continues from the last checkpoint"
         ) from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def meet(companions: Companions | None, device: torch.device, timeout: timedelta) -> Ranks:
@@ -188,7 +188,9 @@ def open_store(companions: Companions | None, timeout: timedelta) -> tuple[Store
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
-        return store, rank, world_size
+        # torchrun's store outlives its workers, and with it the addresses of those that are gone.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return PrefixStore(f"attempt-{attempt}", store), rank, world_size
     except (ValueError, OSError) as error:
         raise ProcessError(f"RANK is set, but the processes cannot meet: {error}") from None
     except dist.DistError as error:
