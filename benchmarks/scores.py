@@ -17,8 +17,7 @@ from minitransformer.config import changed_keys
 from minitransformer.data.preparation import prepare
 from minitransformer.decoding import Translator
 from minitransformer.errors import UsageError, UserError
-from minitransformer.evaluation import of_split, text_scores
-from minitransformer.judging import evaluate
+from minitransformer.evaluation import of_split, text_scores, translated
 from minitransformer.search import GREEDY, Search
 from minitransformer.terminal import run_command, say
 
@@ -34,17 +33,10 @@ def scores_of(run: Path, split: str, searches: dict[str, Search]) -> dict[str, d
         raise UserError(f"{prepared.corpus.name} has no {split} split; choose another --split")
     if prepared.fingerprint != translator.data_fingerprint:
         raise UserError(f"{run} was trained with other pairs than {prepared.corpus.name} has now")
-    pairs, encoded = prepared.corpus.splits[split], prepared.encoded[split]
-    found = {}
-    for name, search in searches.items():
-        evaluation = evaluate(
-            translator.model, list(pairs), encoded, translator.tokenizer, config, search
-        )
-        found[name] = text_scores(
-            [sample.translation for sample in evaluation.samples],
-            of_split(pairs).references,
-            config.evaluation.bleu_tokenizer,
-        )
+    test, found = of_split(prepared.corpus.splits[split]), {}
+    for name, translator.search in searches.items():
+        translations = translated(translator, test)
+        found[name] = text_scores(translations, test.references, config.evaluation.bleu_tokenizer)
         say(f"{run} ({translator.checkpoint}), {split}, {name}: {found[name]['bleu_details']}")
     return found
 

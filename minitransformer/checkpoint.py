@@ -129,7 +129,7 @@ class RunFolder:
     def load_config(self) -> Config:
         if not (self.path / "config.yaml").is_file():
             why = "it has no config.yaml" if self.path.is_dir() else "there is no such folder"
-            raise CheckpointError(f"{self.path} is not a run folder ({why}); name one with --run")
+            raise CheckpointError(f"{self.path} is not a run folder ({why})")
         try:
             return load_config(self.path / "config.yaml")
         except ConfigError as error:
@@ -162,7 +162,8 @@ class RunFolder:
         # Higher steps were found damaged, or this run would stand there.
         own = [step for step in self.steps() if step <= state.step and step != state.best_step]
         last = planned(own, config)[: config.training.keep_checkpoints]
-        for step in set(self.steps()) - {*last, state.step, state.best_step}:
+        spare = last[1:] or own[:2]  # to fall back to, however early it was stopped
+        for step in set(self.steps()) - {*last, *spare, state.step, state.best_step}:
             shutil.rmtree(self.step_path(step), ignore_errors=True)
 
     def tokenizer_checksums(self) -> dict[str, str]:
@@ -221,8 +222,8 @@ class RunFolder:
 
     @property
     def best_step(self) -> int | None:
-        """The step that `best` names; where that file is lost, what the newest checkpoint knows."""
-        if (step := self.pointed("best")) is not None or not self.has_started:
+        """The step that `best` names; where one is lost, what the newest checkpoint knows."""
+        if (step := self.pointed("best")) in self.steps() or not self.has_started:
             return step
         return self.load_newest([], for_training=False).state.best_step
 

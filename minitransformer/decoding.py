@@ -72,7 +72,8 @@ class Translator:
         if average is not None and (average < 1 or checkpoint is not None):
             raise UsageError(f"average {average}: at least 1, and not together with a checkpoint")
         count = average or (config.evaluation.average if checkpoint is None else 1)
-        takes_best = (checkpoint, average, count) == (None, None, 1)
+        selects = config.evaluation.best_metric != "none"
+        takes_best = selects and (checkpoint, average, count) == (None, None, 1)
         complaints: list[str] = []
         if isinstance(checkpoint, int):
             saved = [folder.load(checkpoint, for_training=False)]

@@ -103,6 +103,8 @@ def main(arguments: list[str]) -> int:
         learned = {normalize(pair.source) for pair in prepared.corpus.train}
         if seen := sum(normalize(source) in learned for source in test.sources):
             print(f"  {seen:,} whose source is among the training pairs, too")
+        if prepared.fingerprint != translator.data_fingerprint:
+            print("  (training pairs as they are now; it was trained with others)")
     tokenizer = config.evaluation.bleu_tokenizer
     if other:
         print(f"against {options.against} ({other.checkpoint})")

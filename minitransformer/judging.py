@@ -102,7 +102,7 @@ def judge(
         lengths = [len(encoded[place].target) for place in places]
         loss, predicted = teacher_forced(model, batch)
         limits = [
-            min(2 * len(encoded[place].source) + 10, max_length) if is_capped else max_length
+            min(2 * max(map(len, encoded[place])) + 10, max_length) if is_capped else max_length
             for place in places
         ]
         judged.append(

@@ -63,6 +63,13 @@ def test_what_a_signal_left_in_between_pushes_nothing_out_and_goes_with_the_next
         assert folder.steps() == expected
 
 
+def test_there_is_one_to_fall_back_to_before_the_first_planned_save(tmp_path):
+    folder = saved_run(tmp_path / "run")
+    for step in (1, 2, 4):
+        folder.save(State(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=10))
+    assert folder.steps() == [4, 2]
+
+
 def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     trainer.run()

@@ -393,7 +393,7 @@ def test_torchrun_restarts_after_a_kill_to_the_same_bits(two, tmp_path):
 
 def meet_after(seconds: float, attempt: int, rank: int, port: int) -> None:
     """As torchrun's worker, whose store has seen earlier workers."""
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": "2"}
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
     time.sleep(seconds)
     as_rank(rank, 2, port, Ranks.totals, (1.0,))

@@ -10,9 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
+from minitransformer import Translator, judging
 from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import make_batch
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.encoding import EncodedPair
+from minitransformer.data.tokens import EOS_ID, PAD_ID
 from minitransformer.errors import CheckpointError, ConfigError, DataError, DivergedError
 from minitransformer.metrics import Sum
 from minitransformer.training.gradients import Objective
@@ -221,6 +223,25 @@ def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
     assert folder.pointed("last") == 12
     assert folder.load_best().state.best_value == pytest.approx(losses[5])
     assert folder.steps() == [12, 10, 5]
+
+
+def test_a_best_step_that_is_gone_leaves_the_best_of_those_that_are_there(tmp_path):
+    trainer_for(tmp_path / "run", "evaluation.best_metric=loss").run()
+    folder = RunFolder(tmp_path / "run")
+    best = folder.best_step
+    folder.point("best", 99)
+    assert folder.best_step == best
+    assert Translator.load(folder.path).checkpoint == f"step-{best:06d}"
+
+
+def test_what_should_come_out_is_never_too_long_to_be_produced(tmp_path, monkeypatch):
+    trainer = trainer_for(tmp_path / "run", "model.max_length=64")
+    pairs = [EncodedPair([4], [5] * 40 + [EOS_ID]), EncodedPair([4] * 30, [EOS_ID])]
+    seen = []
+    monkeypatch.setattr(judging, "produced_ids", lambda *given: seen.append(given[3]) or [[1]] * 2)
+    for longest in (64, 200):
+        judging.judge(trainer.model, pairs, [[0, 1]], EOS_ID, longest, is_capped=True)
+    assert seen == [[64, 64], [2 * 41 + 10, 2 * 30 + 10]]
 
 
 def test_without_held_out_pairs_training_is_evaluated_alone(tmp_path):

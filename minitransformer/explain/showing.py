@@ -115,10 +115,12 @@ def write_attention(
         walk = walk_through(translator, text)
         say_remarks(walk, translator)
         print(walk.translation)
-        views, rows_of_best = list(attention_views(walk)), list(attention_views(walk))
         if by_words(options, translator):
-            views = views_by_words(walk)
-            rows_of_best = views_by_words(walk, rows_by_fed=bool(best and best.labelling == FED))
+            views = rows_of_best = views_by_words(walk)
+            if best and best.labelling == FED:
+                rows_of_best = views_by_words(walk, rows_by_fed=True)
+        else:
+            views = rows_of_best = list(attention_views(walk))
         view_of_best = best.view_of(rows_of_best) if best else None
         aligned = (best, view_of_best) if best and view_of_best else None
         pictures.append(sentence_picture(text, walk.translation, views, aligned))
