@@ -26,6 +26,7 @@ from minitransformer import metrics
 from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
 from minitransformer.data.preparation import prepare
+from minitransformer.data.words import normalize
 from minitransformer.decoding import Translator
 from minitransformer.errors import DataError, UserError
 from minitransformer.evaluation import TestSet, of_split, read_files
@@ -41,6 +42,7 @@ OURS, TORCHS = "ours", "torch.nn.Transformer"
 
 class Result(NamedTuple):
     seed: int
+    sentences: int
     parameters: int
     minutes: float
     bleu: Score
@@ -88,14 +90,14 @@ def scored(translations: list[str], test: TestSet, config: Config) -> tuple[Scor
 
 def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
     """Both systems with one seed: trained, if they are not yet, and scored."""
-    steps = [f"training.steps={options.steps}"] if options.steps else []
+    steps = [] if options.steps is None else [f"training.steps={options.steps}"]
     sets = [*options.set, *steps, f"training.seed={seed}", "logging.tensorboard=false"]
     config = load_config(find_config(options.config), sets)
     # Only what is told at the end is asked for: evaluating more often would be a part of the time.
     sets += [f"evaluation.every={config.training.steps}", "evaluation.train_pairs=1"]
     config = load_config(find_config(options.config), sets)
     baseline.refuse_what_torch_has_not(config)
-    test = test_set(prepare(config).corpus.splits, options)
+    test = test_set(prepare(config).corpus.splits, options.references)
     path = options.runs / f"ours-seed-{seed}"
     train_ours(path, config, options, sets)
 
@@ -107,7 +109,7 @@ def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
     torch.set_num_threads(options.threads or ours or os.cpu_count() or 1)
     translations = translator.translate(test.sources, batch_size=config.evaluation.batch_size)
     our_result = Result(
-        seed, parameters(translator.model), our_minutes(path),
+        seed, len(test.sources), parameters(translator.model), our_minutes(path),
         *scored([each.text for each in translations], test, config),
     )  # fmt: skip
     say(f"{OURS}, seed {seed}: BLEU {our_result.bleu.value}, chrF {our_result.chrf.value}")
@@ -122,19 +124,28 @@ def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
         config.evaluation.batch_size,
     )  # fmt: skip
     theirs = Result(
-        seed, parameters(training.model), training.state.seconds / 60,
+        seed, len(test.sources), parameters(training.model), training.state.seconds / 60,
         *scored([prepared.tokenizer.target.decode(each) for each in ids], test, config),
     )  # fmt: skip
     say(f"{TORCHS}, seed {seed}: BLEU {theirs.bleu.value}, chrF {theirs.chrf.value}")
     return {OURS: our_result, TORCHS: theirs}
 
 
-def test_set(splits: dict[str, Any], options: argparse.Namespace) -> TestSet:
-    if options.references:
-        return read_files(options.references, [])
+def test_set(splits: dict[str, Any], references: Path | None) -> TestSet:
     if "test" not in splits:
         raise DataError("no pairs to test with; name some with --set data.test=FILE")
-    return of_split(splits["test"])
+    test = of_split(splits["test"])
+    if not references:
+        return test
+    read = read_files(references, [])
+    right = dict(zip(read.sources, read.references, strict=True))
+    sources = [normalize(source).strip() for source in test.sources]
+    if missing := [source for source in sources if source not in right]:
+        raise DataError(
+            f"{references} has no translation of {len(missing):,} of the {len(sources):,} test "
+            f"sentences, such as '{missing[0]}'"
+        )
+    return test._replace(references=[right[source] for source in sources])
 
 
 def parameters(model: torch.nn.Module) -> int:
@@ -156,13 +167,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--config", required=True, help="a YAML file, here or in configs/")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=0, help="instead of the config's")
+    parser.add_argument("--steps", type=int, help="instead of the config's")
     parser.add_argument("--runs", type=Path, required=True, help="a folder for what is trained")
     parser.add_argument(
         "--threads", type=int, default=0, help="of torch's; default: as many as ours has processes"
     )
     parser.add_argument(
-        "--references", type=Path, help="source, tab, one right translation or several, a line each"
+        "--references",
+        type=Path,
+        help="what is right for each test sentence: source, tab, one translation or several",
     )
     parser.add_argument("--json", help="a file for all numbers")
     return parser.parse_args()
@@ -183,6 +196,7 @@ def main() -> int:
             for name, each in systems.items()
         ),
     )  # fmt: skip
+    print(f"\n{systems[OURS][0].sentences:,} test sentences")
     for score in (systems[OURS][0].bleu, systems[OURS][0].chrf):
         print(f"\n{score.signature}")
     if options.json:

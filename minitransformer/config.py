@@ -60,13 +60,14 @@ def config_from_data(
     mistakes: list[Mistake] = []
     config: Config = build_section(Config, data, "", mistakes)
     wrong = {mistake.key for mistake in mistakes}
+    origins = origins or {}
     mistakes += [
-        Mistake(keys[0], message)
+        Mistake(next((key for key in keys if key in origins), keys[0]), message)
         for keys, is_wrong, message in contradictions(config)
         if is_wrong and not wrong.intersection(keys)
     ]
     if mistakes:
-        places = [(origins or {}).get(mistake.key, where) for mistake in mistakes]
+        places = [origins.get(mistake.key, where) for mistake in mistakes]
         lines = [f"{place}: {each.message}" for place, each in zip(places, mistakes, strict=True)]
         raise ConfigError("\n       ".join(lines))
     return config

@@ -168,6 +168,9 @@ def read_files(source: Path, references: list[Path]) -> TestSet:
         for row, line in zip(rows, lines, strict=True):
             row.append(line.strip())
     for number, row in enumerate(rows, start=1):
+        for path, text in zip([source, *references], row, strict=False):
+            if not text:
+                raise DataError(f"{path}, line {number}: nothing there")
         if references and len(row) != 1 + len(references):
             raise DataError(
                 f"{source}, line {number}: a tab; references stand behind tabs or in --references"
@@ -177,9 +180,6 @@ def read_files(source: Path, references: list[Path]) -> TestSet:
                 f"{source}, line {number}: no reference after a tab; "
                 "name a file of them as --references"
             )
-        for path, text in zip([source, *references], row, strict=False):
-            if not text:
-                raise DataError(f"{path}, line {number}: nothing there")
     sources = [row[0] for row in rows]
     return TestSet(source.name, sources, [[text for text in row[1:] if text] for row in rows], [])
 

@@ -193,6 +193,10 @@ def test_overrides_change_any_key_and_are_checked_like_the_file(tmp_path):
         "or two aligned files as [a.en, a.es]",
         "--set model.num_heads=7: model.d_model (64) must be divisible by model.num_heads (7)",
     ]
+    slow_start = "data: {source: en-es}\ntraining: {warmup_steps: 30}"
+    assert errors_of(slow_start, tmp_path, ["training.steps=20"]) == [
+        "--set training.steps=20: training.warmup_steps (30) must not exceed training.steps (20)"
+    ]
 
 
 @pytest.mark.parametrize("override", ["steps=50", "training.steps", "=3", ".=3", "data.source.x=1"])

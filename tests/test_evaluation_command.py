@@ -119,6 +119,9 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
     result = evaluate(tiny.folder, "runs/tiny", "--input", tmp_path / "half.tsv")
     assert (result.code, result.out) == (1, "")
     assert "half.tsv, line 2: no reference after a tab" in result.err
+    (tmp_path / "gap.tsv").write_text("We drink tea\tBebemos té\n\n")
+    result = evaluate(tiny.folder, "runs/tiny", "--input", tmp_path / "gap.tsv")
+    assert "gap.tsv, line 2: nothing there" in result.err
     (tmp_path / "latin.txt").write_bytes(b"I go\nWe drink caf\xe9\n")
     result = evaluate(tiny.folder, "runs/tiny", "--input", tmp_path / "latin.txt")
     assert "latin.txt, line 2: not UTF-8" in result.err

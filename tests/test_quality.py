@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks import baseline
+from benchmarks.quality import test_set as sentences_to_test
 from benchmarks.torch_model import TorchModel
 from minitransformer import Translator
 from minitransformer.checkpoint import RunFolder
@@ -144,6 +145,19 @@ def test_a_shape_that_torch_has_not_is_refused():
     config, prepared = prepared_with("model.position=rotary", "model.norm=none")
     with pytest.raises(ConfigError, match=r"norm is pre or post; model\.position is sinusoidal"):
         baseline.build(config, prepared.tokenizer)
+
+
+def test_references_belong_to_the_sentences_of_the_test(tmp_path):
+    test, several = tmp_path / "test.tsv", tmp_path / "several.tsv"
+    test.write_text("We eat\tComemos\nI go\tVoy\n")
+    several.write_text("I go\tVoy\tYo voy\nWe sleep\tDormimos\nWe eat\tComemos\n")
+    _, prepared = prepared_with(f"data.test={test}")
+    found = sentences_to_test(prepared.corpus.splits, several)
+    assert found.sources == ["We eat", "I go"]
+    assert found.references == [["Comemos"], ["Voy", "Yo voy"]]
+    several.write_text("I go\tVoy\n")
+    with pytest.raises(DataError, match=r"no translation of 1 of the 2 .* 'We eat'"):
+        sentences_to_test(prepared.corpus.splits, several)
 
 
 @pytest.mark.slow

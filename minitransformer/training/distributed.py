@@ -188,8 +188,9 @@ def open_store(companions: Companions | None, timeout: timedelta) -> tuple[Store
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
-        if os.environ.get("LOCAL_WORLD_SIZE") != str(world_size):
-            return store, rank, world_size  # each machine's torchrun counts restarts of its own
+        is_of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        if not is_of_torchrun or os.environ.get("LOCAL_WORLD_SIZE") != str(world_size):
+            return store, rank, world_size  # of several machines, each counts its own restarts
         # torchrun's store outlives its workers, and with it the addresses of those that are gone.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return PrefixStore(f"attempt-{attempt}", store), rank, world_size
