@@ -27,6 +27,8 @@ def test_a_command_that_is_interrupted_while_it_loads_just_ends(name, library, t
     process = subprocess.Popen(
         [sys.executable, *COMMANDS[name], *(["--run", tmp_path / "run"] * (name == "train"))],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+        # What a shell starts in the background ignores Ctrl-C, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     maps = Path(f"/proc/{process.pid}/maps")
     while process.poll() is None and library not in maps.read_text(errors="replace"):
