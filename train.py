@@ -83,11 +83,18 @@ def train(
             from minitransformer.explain.tensorboard import TensorBoard
 
             watchers.append(TensorBoard())
-        trainer = Trainer(
-            config, RunFolder(run_path), device, watchers, fresh=options.fresh,
-            starting_weights=shipped_weights(config.training.start_from), ranks=ranks,
-        )  # fmt: skip
-        return trainer.run()
+        run = RunFolder(run_path)
+        with ranks.same_fate():
+            if ranks.is_first:
+                run.hold()
+        try:
+            trainer = Trainer(
+                config, run, device, watchers, fresh=options.fresh,
+                starting_weights=shipped_weights(config.training.start_from), ranks=ranks,
+            )  # fmt: skip
+            return trainer.run()
+        finally:
+            run.release()
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ runs/tiny/
 """
 
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -21,45 +18,19 @@ from minitransformer.config import config_to_yaml, load_config
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.kept_steps import planned
+from minitransformer.run_lock import LOCK, RunLock
+from minitransformer.saved_step import Checkpoint, State, read_content, read_step, step_files
 from minitransformer.settings import Config
 from minitransformer.storage import (
+    MOST_TOKENIZER,
     checksum,
-    json_with_checksum,
-    read_json_with_checksum,
-    read_tensors,
+    read_own_file,
     replace_file,
     replace_folder,
-    tensor_bytes,
+    room_for,
 )
 
-FORMAT = 1
 STEP_NAME = re.compile(r"step-(\d{6,12})")
-
-
-@dataclass(kw_only=True)
-class State:
-    """Everything about a run's position that is not a tensor."""
-
-    step: int = 0
-    epoch: int = 0
-    batch_index: int = 0
-    seconds: float = 0.0
-    metrics_bytes: int = 0
-    event_bytes: int = 0
-    best_value: float | None = None
-    best_step: int | None = None
-    evaluations_since_best: int = 0
-    data_fingerprint: str = ""
-
-
-@dataclass
-class Checkpoint:
-    """One saved step, checked against its checksums."""
-
-    path: Path
-    state: State
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
 
 
 class RunFolder:
@@ -70,6 +41,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.out.tfevents"
+        self.lock: RunLock | None = None
 
     @property
     def has_started(self) -> bool:
@@ -86,6 +58,16 @@ class RunFolder:
     def step_path(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:06d}"
 
+    def hold(self) -> None:
+        """Let no other process train here, until `release` or this one's end."""
+        self.refuse_other_folders()
+        self.lock = RunLock(self.path)
+
+    def release(self) -> None:
+        if self.lock:
+            self.lock.release(self.path)
+            self.lock = None
+
     def create(self, config: Config, tokenizer: PairTokenizer) -> None:
         """Begin a run, in place of one that never reached a checkpoint."""
         self.refuse_other_folders()
@@ -98,7 +80,7 @@ class RunFolder:
 
     def move_aside(self) -> Path | None:
         """Make room for a new run without losing the old one."""
-        if not self.path.exists():
+        if not self.path.exists() or {path.name for path in self.path.iterdir()} <= {LOCK}:
             return None
         self.refuse_other_folders()
         place = self.path.resolve()
@@ -108,6 +90,9 @@ class RunFolder:
         while (aside := place.with_name(f"{place.name}.old-{number}")).exists():
             number += 1
         place.rename(aside)
+        if self.lock:
+            self.lock.release(aside)
+            self.hold()
         return self.path.with_name(aside.name)
 
     def refuse_other_folders(self) -> None:
@@ -119,9 +104,17 @@ class RunFolder:
         names = {path.name for path in self.path.iterdir()}
         # A run that was killed in its first moments has a part of these.
         first_files = {"checkpoints", "metrics.jsonl", "tokenizer", ".tokenizer.part",
-                       ".config.yaml.part"}  # fmt: skip
+                       ".config.yaml.part", LOCK}  # fmt: skip
         if not names <= first_files and not {"config.yaml", "checkpoints"} <= names:
             raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
+        self.refuse_links()
+
+    def refuse_links(self) -> None:
+        """A link inside a run could make it read, overwrite or delete what is elsewhere."""
+        for folder in (self.path, self.path / "tokenizer", self.checkpoints):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if path.is_symlink():
+                    raise CheckpointError(f"{path}: a link; everything in a run is its own")
 
     def save_config(self, config: Config) -> None:
         replace_file(self.path / "config.yaml", config_to_yaml(config).encode("utf-8"))
@@ -130,6 +123,7 @@ class RunFolder:
         if not (self.path / "config.yaml").is_file():
             why = "it has no config.yaml" if self.path.is_dir() else "there is no such folder"
             raise CheckpointError(f"{self.path} is not a run folder ({why})")
+        self.refuse_links()
         try:
             return load_config(self.path / "config.yaml")
         except ConfigError as error:
@@ -142,23 +136,14 @@ class RunFolder:
         self, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], config: Config
     ) -> None:
         """Write a checkpoint, point `last` at it, and clear away those that are no longer kept."""
-        tensors = {
-            "model.safetensors": tensor_bytes(model),
-            "optimizer.safetensors": tensor_bytes(optimizer),
-        }
-        content = {
-            "format": FORMAT,
-            "files": {name: checksum(content) for name, content in tensors.items()},
-            "tokenizer": self.tokenizer_checksums(),
-            "state": dataclasses.asdict(state),
-        }
+        files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
         for leftover in self.checkpoints.glob(".step-*.part"):  # of a save that was killed
             shutil.rmtree(leftover, ignore_errors=True)
-        folder = self.step_path(state.step)
-        replace_folder(folder, {**tensors, "state.json": json_with_checksum(content)})
-        if state.best_step == state.step:
-            self.point("best", state.step)
-        self.point("last", state.step)
+        with self.room_for(sum(map(len, files.values())), f"step {state.step}"):
+            replace_folder(self.step_path(state.step), files)
+            if state.best_step == state.step:
+                self.point("best", state.step)
+            self.point("last", state.step)
         # Higher steps were found damaged, or this run would stand there.
         own = [step for step in self.steps() if step <= state.step and step != state.best_step]
         last = planned(own, config)[: config.training.keep_checkpoints]
@@ -166,47 +151,47 @@ class RunFolder:
         for step in set(self.steps()) - {*last, *spare, state.step, state.best_step}:
             shutil.rmtree(self.step_path(step), ignore_errors=True)
 
+    def room_for(self, needed: int, what: str) -> contextlib.AbstractContextManager[None]:
+        """For what may find the disk full; what was saved stays as it is."""
+
+        def advice() -> str:
+            place = f"after step {self.steps()[0]}" if self.has_started else "at the beginning"
+            return f"make room, and the same command goes on {place}"
+
+        return room_for(needed, self.path, what, advice)
+
     def tokenizer_checksums(self) -> dict[str, str]:
         files = sorted((self.path / "tokenizer").glob("*.*"))  # a desktop may leave files there
         names = ("source.", "target.")
         return {
-            path.name: checksum(path.read_bytes()) for path in files if path.name.startswith(names)
+            path.name: checksum(read_own_file(path, MOST_TOKENIZER))
+            for path in files
+            if path.name.startswith(names)
         }
+
+    def known_tokenizer_checksums(self) -> dict[str, str] | None:
+        """Those that the newest readable checkpoint was saved with."""
+        for step in self.steps():
+            with contextlib.suppress(CheckpointError):
+                known: dict[str, str] = read_content(self.step_path(step))["tokenizer"]
+                return known
+        return None
 
     def point(self, name: str, step: int) -> None:
         replace_file(self.checkpoints / name, f"{self.step_path(step).name}\n".encode())
 
     def pointed(self, name: str) -> int | None:
         """The step that `last` or `best` names, if it names one."""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            text = (self.checkpoints / name).read_text(encoding="utf-8").strip()
+        with contextlib.suppress(CheckpointError, UnicodeDecodeError):
+            text = read_own_file(self.checkpoints / name, 100).decode("utf-8").strip()
             if match := STEP_NAME.fullmatch(text):
                 return int(match[1])
         return None
 
     def load(self, step: int, *, for_training: bool) -> Checkpoint:
         """Read one step, or say which of its files is damaged."""
-        folder = self.step_path(step)
-        try:
-            content = (folder / "state.json").read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{folder / 'state.json'}: {error.strerror}") from None
-        data: dict[str, Any] = read_json_with_checksum(content, str(folder / "state.json"))
-        if data.get("format") != FORMAT:
-            raise CheckpointError(
-                f"{folder}: format {data.get('format')}, this version reads format {FORMAT}"
-            )
-        if data["tokenizer"] != self.tokenizer_checksums():
-            raise CheckpointError(
-                f"{self.path / 'tokenizer'}: damaged (its checksum does not match)"
-            )
-        checksums = data["files"]
-        name = "optimizer.safetensors"
-        return Checkpoint(
-            folder,
-            State(**data["state"]),
-            read_tensors(folder / "model.safetensors", checksums["model.safetensors"]),
-            read_tensors(folder / name, checksums[name]) if for_training else {},
+        return read_step(
+            self.step_path(step), step, self.tokenizer_checksums(), for_training=for_training
         )
 
     def load_best(self) -> Checkpoint:

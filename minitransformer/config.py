@@ -9,12 +9,14 @@ from typing import Any
 from minitransformer.errors import ConfigError, UsageError
 from minitransformer.schema import Mistake, build_section, describe
 from minitransformer.settings import Config, contradictions
-from minitransformer.strict_yaml import read_yaml, write_yaml
+from minitransformer.strict_yaml import LARGEST_DOCUMENT, read_yaml, write_yaml
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     """Read a config file and apply `section.key=value` overrides to it."""
     try:
+        if path.stat().st_size > 4 * LARGEST_DOCUMENT:  # before it fills the memory
+            raise ConfigError(f"{path}: {path.stat().st_size:,} bytes is too long")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
@@ -88,11 +90,15 @@ def config_to_yaml(config: Config) -> str:
 
 def changed_keys(old: Config, new: Config) -> dict[str, tuple[str, str]]:
     """The dotted keys whose values differ between two configs, each with both values."""
+    return changed_between(dataclasses.asdict(old), dataclasses.asdict(new))
+
+
+def changed_between(old: Any, new: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """The same for plain sections; a key that the old ones do not have is not compared."""
     changed = {}
-    for section in fields(Config):
-        before, after = getattr(old, section.name), getattr(new, section.name)
-        for key in fields(before):
-            values = getattr(before, key.name), getattr(after, key.name)
-            if values[0] != values[1]:
-                changed[f"{section.name}.{key.name}"] = describe(values[0]), describe(values[1])
+    for section, values in new.items():
+        before = old.get(section) if isinstance(old, dict) else None
+        for key, value in values.items():
+            if isinstance(before, dict) and key in before and before[key] != value:
+                changed[f"{section}.{key}"] = describe(before[key]), describe(value)
     return changed

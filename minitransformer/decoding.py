@@ -15,9 +15,10 @@ from minitransformer.device import choose_device
 from minitransformer.errors import UsageError
 from minitransformer.kept_steps import planned
 from minitransformer.model.transformer import Transformer
+from minitransformer.saved_step import refuse_other_settings
 from minitransformer.search import GREEDY, Choice, greedy
 from minitransformer.settings import Config
-from minitransformer.weights import build_model, load_weights, mean_tensors
+from minitransformer.weights import trained_model
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ class Translator:
             )
         for complaint in complaints:
             print(f"warning: {complaint}; using {', '.join(names)}", file=sys.stderr)
-        model = build_model(config, tokenizer)
-        weights = mean_tensors([each.model for each in saved])
-        load_weights(model, weights, str(saved[0].path))
+        for each in saved:
+            refuse_other_settings(each, config, folder.path)
+        model = trained_model(config, tokenizer, {str(each.path): each.model for each in saved})
         translator = cls(model.to(choose_device(device)).eval(), tokenizer, config)
         translator.checkpoint = names[0]
         if len(saved) > 1:

@@ -5,14 +5,20 @@ import os
 from pathlib import Path
 from typing import Any
 
+from minitransformer.storage import write_all
+
 
 def append_rows(path: Path, rows: list[dict[str, Any]]) -> int:
     """Add a line per row, make sure that they reach the disk, and return the file's length."""
-    with path.open("ab") as file:
-        for row in rows:
-            file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    content = b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            write_all(file, content)
+            os.fsync(file.fileno())
+        except OSError:  # all of them or none
+            os.truncate(path, before)
+            raise
         return file.tell()
 
 

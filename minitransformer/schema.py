@@ -99,6 +99,7 @@ def convert(value: Any, hint: Any) -> Any:
     if type(value) is not hint:
         expected = {
             int: "a whole number", float: "a number", bool: "true or false", str: "a word",
+            types.NoneType: "nothing",
         }[hint]  # fmt: skip
         raise ValueError(f"expected {expected}, got {describe(value)}")
     if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):

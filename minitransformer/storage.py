@@ -1,9 +1,14 @@
 """Files that are whole or absent: written aside, synced, renamed in; read back by checksum."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,10 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from minitransformer.errors import CheckpointError
+
+MOST_JSON = 2**24  # bytes of a state.json, which has a few hundred
+MOST_TOKENIZER = 2**28  # bytes of a vocabulary; one of a million pieces has a fifth of it
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def sync_folder(path: Path) -> None:
@@ -34,10 +43,21 @@ def write_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def write_all(file: FileIO, content: bytes) -> None:
+    """Write through no buffer, which would try once more when a file on a full disk is closed."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Put a file in place of an older one; a reader sees the old or the new, never a part."""
     aside = path.with_name(f".{path.name}.part")
-    write_file(aside, content)
+    try:
+        write_file(aside, content)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     os.replace(aside, path)
     sync_folder(path.parent)
 
@@ -47,13 +67,42 @@ def replace_folder(path: Path, files: dict[str, bytes]) -> None:
     aside = path.with_name(f".{path.name}.part")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    for name, content in files.items():
-        write_file(aside / name, content)
+    try:
+        for name, content in files.items():
+            write_file(aside / name, content)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)  # the disk may be full: leave no part of it
+        raise
     sync_folder(aside)
     if path.exists():  # a damaged step that is taken again
         shutil.rmtree(path)
     aside.rename(path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def room_for(needed: int, folder: Path, what: str, advice: Callable[[], str]) -> Iterator[None]:
+    """Refuse to begin what does not fit; what turns out not to fit is told in the same words."""
+
+    def refusal(why: str) -> CheckpointError:
+        needs = f"it needs {needed:,} bytes, " * bool(needed)
+        free = f"{free_bytes(folder):,} are free"
+        return CheckpointError(f"{folder}: no room for {what} ({why}): {needs}{free}; {advice()}")
+
+    if free_bytes(folder) < needed:
+        raise refusal(os.strerror(errno.ENOSPC))
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise refusal(str(error.strerror)) from None
+
+
+def free_bytes(folder: Path) -> int:
+    """The room where a folder is, or will be."""
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return shutil.disk_usage(existing).free
 
 
 def checksum(content: bytes) -> str:
@@ -84,12 +133,36 @@ def read_json_with_checksum(content: bytes, where: str) -> dict[str, Any]:
     return data
 
 
+def read_own_file(path: Path, most: int) -> bytes:
+    """The content of a plain file; refuses links, pipes and devices, and more bytes than `most`."""
+    # A link could lead out of the folder, and a pipe would be waited for without end.
+    extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise CheckpointError(f"{path}: not a plain file")
+            if status.st_size > most:
+                raise CheckpointError(
+                    f"{path}: {status.st_size:,} bytes, more than the {most:,} that it may have"
+                )
+            return file.read()
+    except (OSError, ValueError) as error:
+        why = "a link, not a file of its own" if path.is_symlink() else None
+        raise CheckpointError(f"{path}: {why or getattr(error, 'strerror', error)}") from None
+
+
+def most_tensor_bytes() -> int:
+    """Half of this machine's memory: what is read becomes weights as well."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # a system that does not tell
+        return 2**34
+
+
 def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, Tensor]:
     """Tensors of a safetensors file; nothing in it is ever executed."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from None
+    content = read_own_file(path, most_tensor_bytes())
     if expected_checksum is not None and checksum(content) != expected_checksum:
         raise CheckpointError(f"{path}: damaged (its checksum does not match)")
     try:

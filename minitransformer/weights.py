@@ -6,6 +6,7 @@ from torch import Tensor
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError
+from minitransformer.model.parameter_count import parameter_count
 from minitransformer.model.transformer import Transformer
 from minitransformer.settings import Config
 
@@ -35,16 +36,55 @@ def mean_tensors(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
+def trained_model(
+    config: Config, tokenizer: PairTokenizer, saved: dict[str, dict[str, Tensor]]
+) -> Transformer:
+    """A model with the mean of the weights that were saved in some places."""
+    for where, tensors in saved.items():
+        # Before it is built: a config that asks for more than was saved would only cost memory.
+        asked, found = size_of(config, tokenizer), sum(each.numel() for each in tensors.values())
+        if asked != found:
+            raise CheckpointError(f"{where}: {found:,} numbers, the config asks for {asked:,}")
+    model = build_model(config, tokenizer)
+    own = model_tensors(model)
+    for where, tensors in saved.items():
+        refuse_others(own, tensors, where)
+    copy_into(own, mean_tensors(list(saved.values())), next(iter(saved)))
+    return model
+
+
+def size_of(config: Config, tokenizer: PairTokenizer) -> int:
+    """The number of parameters that `build_model` makes."""
+    return parameter_count(
+        config.model,
+        source_vocab_size=len(tokenizer.source),
+        target_vocab_size=len(tokenizer.target),
+    )
+
+
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
     """Copy a checkpoint's weights into a model that must have exactly these."""
     own = model_tensors(model)
+    refuse_others(own, tensors, where)
+    copy_into(own, tensors, where)
+
+
+def refuse_others(own: dict[str, Tensor], tensors: dict[str, Tensor], where: str) -> None:
+    """Refuse tensors that are not exactly a model's."""
     if missing := sorted(own.keys() - tensors.keys()):
         raise CheckpointError(f"{where}: lacks the tensor '{missing[0]}'")
-    copy_into(own, tensors, where)
+    refuse_misfits(own, tensors, where)
 
 
 def copy_into(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
     """Copy tensors by name; refuses names, shapes and number types that do not fit."""
+    refuse_misfits(targets, values, where)
+    with torch.no_grad():
+        for name, value in values.items():
+            targets[name].copy_(value)
+
+
+def refuse_misfits(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
     for name, value in values.items():
         if name not in targets:
             raise CheckpointError(f"{where}: has a tensor '{name}' that the model has not")
@@ -54,6 +94,3 @@ def copy_into(targets: dict[str, Tensor], values: dict[str, Tensor], where: str)
                 f"{where}: '{name}' is {tuple(value.shape)} {value.dtype}, "
                 f"the model wants {tuple(target.shape)} {target.dtype}"
             )
-    with torch.no_grad():
-        for name, value in values.items():
-            targets[name].copy_(value)

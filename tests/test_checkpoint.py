@@ -117,7 +117,8 @@ def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypa
     monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     try:
         folder.save(State(step=2), {"a": torch.ones(3)}, {}, keeping(2))
-    except OSError:
+    except CheckpointError as error:
+        assert "no room for step 2 (No space left on device): it needs 1," in str(error)
         failed = True
     else:
         failed = False

@@ -2,7 +2,6 @@ import dataclasses
 import json
 import os
 import signal
-import typing
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,9 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import make_batch
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.errors import CheckpointError, ConfigError, DataError, DivergedError
+from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.metrics import Sum
 from minitransformer.training.gradients import Objective
-from minitransformer.training.resuming import changed_settings
 from minitransformer.training.watcher import Watcher
 from tests.corpus_files import counts
 from tests.small_runs import same_bits, trainer_for, weights
@@ -299,18 +297,6 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, tensors, message):
         trainer_for(tmp_path / "run", f"training.start_from={tmp_path / 'given.safetensors'}")
 
 
-def test_a_gradient_that_is_not_a_number_stops_the_run_before_the_weights(tmp_path):
-    trainer = trainer_for(tmp_path / "run")
-    trainer.step()
-    with torch.no_grad():
-        trainer.model.head.bias[5] = float("inf")
-    before = weights(trainer)
-    with pytest.raises(DivergedError, match=r"the gradient of step 2 is nan .* learning rate"):
-        trainer.step()
-    assert trainer.state.step == 1
-    assert same_bits(weights(trainer), before)
-
-
 def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
     apart = {}
     for consistency in (1e-9, 20.0):  # the first draws its passes as the second, and weighs nothing
@@ -378,42 +364,6 @@ def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
     assert [row["exact_match"] for row in without_clock(trainer.run_folder.metrics)] == [0.0, 0.0]
 
 
-def other_value(value, hint):
-    if typing.get_origin(hint) is typing.Literal:
-        return next((each for each in typing.get_args(hint) if each != value), value)
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 1
-    return ("x",) if isinstance(value, tuple) else "x"
-
-
-def test_only_harmless_settings_may_change_on_the_way(tmp_path):
-    harmless = {
-        "data.cache", "data.test", "training.steps", "training.save_every",
-        "training.keep_checkpoints", "training.patience", "training.processes",
-        "training.join_timeout", "evaluation.every",
-        "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
-        "evaluation.samples",
-        "logging.tensorboard", "logging.every", "logging.probes",
-    }  # fmt: skip
-    trainer = trainer_for(tmp_path / "run")
-    for section in dataclasses.fields(trainer.config):
-        old = getattr(trainer.config, section.name)
-        hints = typing.get_type_hints(type(old))
-        for key in dataclasses.fields(old):
-            other = other_value(getattr(old, key.name), hints[key.name])
-            new = dataclasses.replace(old, **{key.name: other})
-            config = dataclasses.replace(trainer.config, **{section.name: new})
-            name = f"{section.name}.{key.name}"
-            if name in harmless:
-                (note,) = changed_settings(trainer.run_folder, config)
-                assert note.startswith(f"changed since the run began: {name}: ")
-            else:
-                with pytest.raises(CheckpointError, match=rf"other settings \({name}: "):
-                    changed_settings(trainer.run_folder, config)
-
-
 def test_starting_over_moves_nothing_until_the_new_run_can_begin(tmp_path):
     trainer_for(tmp_path / "run").run()
     with pytest.raises(DataError):
@@ -437,14 +387,6 @@ def test_a_finished_run_keeps_its_config(tmp_path):
     again = trainer_for(tmp_path / "run", "training.steps=5")
     again.run()
     assert again.run_folder.load_config().training.steps == 12
-
-
-def test_a_loss_that_is_not_a_number_is_not_saved(tmp_path):
-    trainer = trainer_for(tmp_path / "run", "training.learning_rate=1e12", "training.steps=2",
-                          "training.schedule=constant")  # fmt: skip
-    with pytest.raises(DivergedError):
-        trainer.run()
-    assert not trainer.run_folder.has_started
 
 
 def test_a_signal_between_two_saves_is_followed_by_a_save(tmp_path):

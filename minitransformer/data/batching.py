@@ -13,6 +13,7 @@ from torch import Tensor
 
 from minitransformer.data.encoding import EncodedPair, EncodedSplit
 from minitransformer.data.tokens import PAD_ID
+from minitransformer.errors import CheckpointError
 from minitransformer.seeding import mix
 
 Lengths = tuple[NDArray[numpy.int32], NDArray[numpy.int32]]  # of sources and of targets
@@ -104,13 +105,20 @@ class BatchStream:
         self.order = epoch_order(
             lengths, batch_tokens=self.batch_tokens, seed=self.seed, epoch=epoch
         )
+        if index > len(self.order):
+            raise CheckpointError(f"batch {index} of an epoch that has {len(self.order)}")
 
-    def next(self) -> Batch:
-        """This process's rows of the next batch; where it has none, a row without labels."""
+    def next_places(self) -> NDArray[numpy.int64]:
+        """The places of the next batch's pairs, those of all processes."""
         if self.index == len(self.order):
             self.move_to(epoch=self.epoch + 1, index=0)
         places = self.order[self.index]
         self.index += 1
+        return places
+
+    def next(self) -> Batch:
+        """This process's rows of the next batch; where it has none, a row without labels."""
+        places = self.next_places()
         own = places[self.rank :: self.world_size]
         source, target = (
             torch.from_numpy(side.padded(own if len(own) else places[:1], PAD_ID))

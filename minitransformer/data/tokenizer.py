@@ -7,8 +7,9 @@ from pathlib import Path
 from minitransformer.data.bpe_tokenizer import BpeTokenizer
 from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS, Encoded
 from minitransformer.data.word_tokenizer import WordTokenizer
-from minitransformer.errors import CheckpointError, DataError
+from minitransformer.errors import DataError
 from minitransformer.settings import Config
+from minitransformer.storage import MOST_TOKENIZER, read_own_file
 
 Tokenizer = WordTokenizer | BpeTokenizer
 KINDS: dict[str, type[WordTokenizer] | type[BpeTokenizer]] = {
@@ -62,10 +63,7 @@ class PairTokenizer:
 
         def read(name: str) -> Tokenizer:
             path = folder / f"{name}.{kind.file_ending}"
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise CheckpointError(f"{path}: {error.strerror}") from None
+            content = read_own_file(path, MOST_TOKENIZER)
             return kind.from_bytes(content, config.tokenizer, str(path))
 
         source = read("source")

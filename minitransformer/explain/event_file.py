@@ -9,7 +9,7 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from minitransformer.storage import sync_folder
+from minitransformer.storage import sync_folder, write_all
 
 HEADER, FOOTER = 12, 4  # bytes around a record: its length and two checksums
 
@@ -37,27 +37,29 @@ class EventFile:
             self.complaint = f"{path} lacks events that it had; it goes on from here"
             length = whole_records(path)  # half a record would make the rest unreadable
         os.truncate(path, length)
-        self.file = path.open("ab")
+        self.file = path.open("ab", buffering=0)
+        self.waiting: list[bytes] = []
         self.is_new = self.file.tell() == 0
         if self.is_new:
-            self.file.write(file_opening())
+            self.waiting.append(file_opening())
             sync_folder(path.parent)
 
     def add(self, step: int, *summaries: Any) -> None:
-        for summary in summaries:
-            self.file.write(event_record(step, summary))
+        self.waiting += [event_record(step, summary) for summary in summaries]
 
     def flush(self) -> None:
         """Let a TensorBoard that is open see what there is."""
-        self.file.flush()
+        content, self.waiting = b"".join(self.waiting), []
+        write_all(self.file, content)
 
     def sync(self) -> int:
         """Make sure that everything has reached the disk, and return the file's length."""
-        self.file.flush()
+        self.flush()
         os.fsync(self.file.fileno())
         return self.file.tell()
 
     def close(self) -> None:
+        self.flush()
         self.file.close()
 
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from minitransformer.errors import DataError
 
+FIRST_PLACES = 1024  # of the sinusoid table; a sentence that needs more makes it grow
+
 
 def sinusoid_table(
     length: int, d_model: int, dtype: torch.dtype | None = None
@@ -45,7 +47,8 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, *, d_model: int, max_length: int) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoid_table(max_length, d_model), persistent=False)
+        length = min(max_length, FIRST_PLACES)
+        self.register_buffer("table", sinusoid_table(length, d_model), persistent=False)
 
     def forward(self, start: int, stop: int) -> Float[Tensor, "length d_model"]:
         if stop > len(self.table):

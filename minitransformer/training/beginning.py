@@ -13,7 +13,7 @@ from minitransformer.data.preparation import Prepared, prepare
 from minitransformer.errors import ConfigError, DataError
 from minitransformer.settings import Config
 from minitransformer.training.distributed import Ranks
-from minitransformer.training.resuming import changed_settings
+from minitransformer.training.resuming import changed_settings, prepare_again
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Beginning:
 
     prepared: Prepared
     resumes: bool
-    changes: list[str] = field(default_factory=list)  # of settings, since the run began
+    changes: dict[str, str] = field(default_factory=dict)  # of settings, since the run began
 
 
 def begin(config: Config, run: RunFolder, ranks: Ranks, *, fresh: bool) -> Beginning:
@@ -37,8 +37,10 @@ def begin(config: Config, run: RunFolder, ranks: Ranks, *, fresh: bool) -> Begin
 def read_beginning(config: Config, run: RunFolder, fresh: bool) -> Beginning:
     """What the first process reads, or the only one."""
     resumes = run.has_started and not fresh
-    changes = changed_settings(run, config) if resumes else []
-    prepared = prepare(config, run.load_tokenizer(config) if resumes else None)
+    changes = changed_settings(run, config) if resumes else {}
+    prepared = prepare_again(run, config) if resumes else prepare(config)
+    if run.lock and run.lock.complaint:
+        prepared.notes.append(run.lock.complaint)
     if "valid" not in prepared.corpus.splits and config.evaluation.best_metric != "none":
         raise DataError(
             f"evaluation.best_metric: {prepared.corpus.name} has no held-out pairs to judge by; "

@@ -76,6 +76,9 @@ class Console(Watcher):
                 )
             )
 
+    def on_warning(self, trainer: Trainer, warning: str) -> None:
+        tqdm.write(f"warning: {warning}", file=sys.stderr)
+
     def on_end(self, trainer: Trainer, exit_code: int) -> None:
         if self.bar is not None:
             self.bar.close()

@@ -98,6 +98,10 @@ class AdamW:
     def load(self, memory: dict[str, Tensor]) -> None:
         """Take up a memory; empty, it is that of a run before its first step."""
         expected = self.new_memory() if memory else {}
-        if memory.keys() != expected.keys():
+        if any(
+            key not in memory
+            or (value.shape, value.dtype) != (memory[key].shape, memory[key].dtype)
+            for key, value in expected.items()
+        ) or len(memory) != len(expected):
             raise CheckpointError("the optimizer's memory belongs to other parameters")
         self.memory = {key: value.to(expected[key].device) for key, value in memory.items()}

@@ -1,25 +1,81 @@
-"""What may change between two sittings of one run, and what makes it another run."""
+"""What may change between two sittings of one run, and where the next one goes on."""
 
 from minitransformer.checkpoint import RunFolder
 from minitransformer.config import changed_keys
+from minitransformer.data.preparation import Prepared, prepare
 from minitransformer.errors import CheckpointError
+from minitransformer.model.transformer import Transformer
+from minitransformer.saved_step import State, refuse_other_settings
 from minitransformer.settings import Config
+from minitransformer.storage import checksum, replace_folder
+from minitransformer.training.optimizer import AdamW
+from minitransformer.weights import load_weights
 
 MAY_CHANGE = {
-    "data.cache", "data.test", "training.steps", "training.patience", "training.save_every",
+    "training.steps", "training.patience", "training.save_every",
     "training.keep_checkpoints", "training.processes", "training.join_timeout",
     "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
     "evaluation.samples", "logging.tensorboard", "logging.every", "logging.probes",
 }  # fmt: skip
+ABOUT_PAIRS = ("data.", "hygiene.")  # these may, too, as long as the same pairs come of them
 
 
-def changed_settings(run: RunFolder, config: Config) -> list[str]:
-    """A note on settings that changed since a run began; refuses those that make it another."""
+def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
+    """The settings that changed since a run began; refuses those that make it another."""
     changed = changed_keys(run.load_config(), config)
     told = {key: f"{key}: {old}, now {new}" for key, (old, new) in changed.items()}
-    if refused := [told[key] for key in changed if key not in MAY_CHANGE]:
+    refused = [
+        told[key] for key in changed if key not in MAY_CHANGE and not key.startswith(ABOUT_PAIRS)
+    ]
+    if refused:
         raise CheckpointError(
             f"{run.path} was begun with other settings ({'; '.join(refused)}); "
             "use --fresh to start over, or --run for another folder"
         )
-    return [f"changed since the run began: {'; '.join(told.values())}"] if changed else []
+    return told
+
+
+def prepare_again(run: RunFolder, config: Config) -> Prepared:
+    """The corpus as a run's tokenizer numbers it; a damaged one can be made again from it."""
+    known = run.known_tokenizer_checksums()
+    try:
+        tokenizer = run.load_tokenizer(config)
+        if known is None or known == run.tokenizer_checksums():
+            return prepare(config, tokenizer)
+        damage = f"{run.path / 'tokenizer'}: damaged (its checksum does not match)"
+    except CheckpointError as error:
+        damage = str(error)
+    prepared = prepare(config)
+    files = prepared.tokenizer.to_files()
+    if known != {name: checksum(content) for name, content in files.items()}:
+        raise CheckpointError(damage)  # the corpus is another one now, or was not there alone
+    replace_folder(run.path / "tokenizer", files)
+    prepared.notes.append(f"{damage}; made again from {prepared.corpus.name}")
+    return prepared
+
+
+def take_up(
+    run: RunFolder,
+    config: Config,
+    prepared: Prepared,
+    changes: dict[str, str],
+    model: Transformer,
+    optimizer: AdamW,
+) -> tuple[State, list[str]]:
+    """Load the newest whole checkpoint; damaged ones on the way come back as notes."""
+    complaints: list[str] = []
+    checkpoint = run.load_newest(complaints, for_training=True)
+    refuse_other_settings(checkpoint, config, run.path)
+    state = checkpoint.state
+    if state.data_fingerprint != prepared.fingerprint:
+        why = "; ".join(told for key, told in changes.items() if key.startswith(ABOUT_PAIRS))
+        raise CheckpointError(
+            f"{run.path} was begun with other sentence pairs than {prepared.corpus.name} has now"
+            f"{f' ({why})' * bool(why)}; use --fresh to start over, or another --run"
+        )
+    load_weights(model, checkpoint.model, str(checkpoint.path))
+    try:
+        optimizer.load(checkpoint.optimizer)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.path}: {error}") from None
+    return state, [f"{each}; went back to {checkpoint.path.name}" for each in complaints]

@@ -1,18 +1,16 @@
-"""The scores of a run: judged by all of its processes, refused if no numbers, a row for each."""
+"""The scores of a run: judged by all of its processes, a row for each."""
 
 import json
-import math
 import time
 from itertools import zip_longest
 from typing import Any
 
-from minitransformer.checkpoint import State
 from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedSplit
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.errors import DivergedError
 from minitransformer.judging import Evaluation, Judged, batches_by_length, judge, summarize
 from minitransformer.model.transformer import Transformer
+from minitransformer.saved_step import State
 from minitransformer.settings import Config
 from minitransformer.training.distributed import Ranks
 
@@ -47,16 +45,6 @@ def in_turns(parts: list[bytes]) -> list[Judged]:
     """What the processes said of batches that were dealt out to them, in the batches' order."""
     turns = zip_longest(*map(json.loads, parts))  # the last turn may not go all the way round
     return [Judged(*batch) for turn in turns for batch in turn if batch is not None]
-
-
-def refuse_no_number(evaluations: dict[str, Evaluation], step: int) -> None:
-    """Stop where a loss is infinite or not a number."""
-    for name, evaluation in evaluations.items():
-        if not math.isfinite(evaluation.loss.mean):
-            raise DivergedError(
-                f"the {name} loss after step {step} is {evaluation.loss.mean}; "
-                "lower training.learning_rate and start again with --fresh"
-            )
 
 
 def metrics_rows(

@@ -1,8 +1,8 @@
 """Which checkpoint is the best, by the metric that the config names."""
 
-from minitransformer.checkpoint import State
 from minitransformer.errors import DataError
 from minitransformer.judging import Evaluation
+from minitransformer.saved_step import State
 
 
 def note_best(state: State, evaluations: dict[str, Evaluation], metric: str) -> None:

@@ -1,6 +1,7 @@
 """The training loop: run -> step -> evaluate -> save, from wherever a run folder stands."""
 
 import json
+import math
 import os
 import time
 from dataclasses import asdict
@@ -9,28 +10,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minitransformer.checkpoint import RunFolder, State
+from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import BatchStream
-from minitransformer.errors import CheckpointError, DivergedError
+from minitransformer.errors import DivergedError
 from minitransformer.judging import Evaluation
 from minitransformer.metrics_file import append_rows, cut_rows
+from minitransformer.saved_step import State, first_not_finite
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
 from minitransformer.storage import bytes_to_tensors, read_tensors, tensor_bytes
-from minitransformer.training.beginning import begin
+from minitransformer.training.beginning import Beginning, begin
 from minitransformer.training.distributed import Ranks
 from minitransformer.training.gradients import Objective, add_gradients, settle
+from minitransformer.training.incident import stopped_evaluation, stopped_step
 from minitransformer.training.optimizer import AdamW, freeze_all_but
+from minitransformer.training.resuming import take_up
 from minitransformer.training.schedule import learning_rate
-from minitransformer.training.scoring import (
-    evaluate_splits,
-    metrics_rows,
-    refuse_no_number,
-)
+from minitransformer.training.scoring import evaluate_splits, metrics_rows
 from minitransformer.training.selection import note_best
 from minitransformer.training.signals import StopSignals
+from minitransformer.training.source_watch import collapse_warning
 from minitransformer.training.watcher import StepReport, Watcher
-from minitransformer.weights import build_model, copy_into, load_weights, model_tensors
+from minitransformer.weights import build_model, copy_into, model_tensors
 
 INITIALIZATION = 2**62  # stands where a step's number would, so that no step repeats its draw
 
@@ -61,8 +62,11 @@ class Trainer:
         beginning = begin(config, run, ranks, fresh=fresh)
         prepared = beginning.prepared
         self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
-        self.notes: list[str] = [*beginning.changes, *prepared.notes]
+        self.notes: list[str] = [*prepared.notes]
         self.has_other_settings = bool(beginning.changes)  # than when the run began
+        if beginning.changes:
+            changes = "; ".join(beginning.changes.values())
+            self.notes.insert(0, f"changed since the run began: {changes}")
         if not beginning.resumes:
             self.notes += self.tokenizer.size_notes(config)
         here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world_size))
@@ -89,7 +93,7 @@ class Trainer:
         with ranks.same_fate():
             if config.training.start_from and not beginning.resumes and ranks.is_first:
                 where = config.training.start_from
-                starting_weights = starting_weights or read_tensors(Path(where))
+                starting_weights = starting_weights or read_tensors(Path(where).resolve())
                 copy_into(model_tensors(self.model), starting_weights, where)
             freeze_all_but(self.model, config.training.train_only)
             self.optimizer = AdamW(self.model, config.training)
@@ -98,7 +102,11 @@ class Trainer:
                     self.notes.append(f"moved the old run to {aside}")
                 run.create(config, self.tokenizer)
             if ranks.is_first and beginning.resumes:
-                self.resume()
+                self.resume(beginning)
+            if ranks.is_first and not self.is_finished:  # rather now than after an hour
+                weights = sum(each.nbytes for each in self.model.parameters())
+                with run.room_for(3 * weights, "a checkpoint"):
+                    pass
         if beginning.resumes:
             self.share_position()
         self.objective = ranks.wrap(Objective(self.model, config.training))
@@ -107,21 +115,13 @@ class Trainer:
         self.saved_step = self.state.step
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
-    def resume(self) -> None:
+    def resume(self, beginning: Beginning) -> None:
         """Continue from the newest whole checkpoint."""
-        complaints: list[str] = []
-        checkpoint = self.run_folder.load_newest(complaints, for_training=True)
-        self.notes += [
-            f"{complaint}; went back to {checkpoint.path.name}" for complaint in complaints
-        ]
-        if checkpoint.state.data_fingerprint != self.state.data_fingerprint:
-            raise CheckpointError(
-                f"{self.run_folder.path} was begun with other sentence pairs than "
-                f"{self.corpus.name} has now; use --fresh to start over, or another --run"
-            )
-        self.state = checkpoint.state
-        load_weights(self.model, checkpoint.model, str(checkpoint.path))
-        self.optimizer.load(checkpoint.optimizer)
+        self.state, notes = take_up(
+            self.run_folder, self.config, beginning.prepared, beginning.changes,
+            self.model, self.optimizer,
+        )  # fmt: skip
+        self.notes += notes
         if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
             self.notes.append(complaint)
         if not self.is_finished:
@@ -153,7 +153,7 @@ class Trainer:
 
     def run(self) -> int:
         """Train to the last step, or to a signal; returns the exit code."""
-        with StopSignals() as stop:
+        with self.run_folder.room_for(0, "what a run writes"), StopSignals() as stop:
             for watcher in self.watchers:
                 watcher.on_start(self)
             if self.state.step == 0:
@@ -194,11 +194,7 @@ class Trainer:
             self.model.parameters(), training.clip_norm or float("inf")
         )
         if not norm.isfinite():  # before it can reach the weights, let alone a checkpoint
-            raise DivergedError(
-                f"the gradient of step {number} is {float(norm)} (loss {fit.loss.mean:.4g}, "
-                f"learning rate {rate:.4g}); checkpoints are as they were. Lower "
-                "training.learning_rate or training.clip_norm and start again with --fresh"
-            )
+            raise stopped_step(self, batches, number, rate, fit, float(norm))
         self.optimizer.step(rate)
         seconds = time.perf_counter() - began
         self.state.step = number
@@ -222,20 +218,33 @@ class Trainer:
 
     def tell(self, evaluations: dict[str, Evaluation]) -> None:
         """Write scores to metrics.jsonl, remember the best, and tell the watchers."""
-        refuse_no_number(evaluations, self.state.step)
+        for name, evaluation in evaluations.items():
+            if not math.isfinite(evaluation.loss.mean):
+                raise stopped_evaluation(self, name, evaluation)
         speed = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
         rows = metrics_rows(evaluations, self.state, training_speed=speed)
         self.state.metrics_bytes = append_rows(self.run_folder.metrics, rows)
         note_best(self.state, evaluations, self.config.evaluation.best_metric)
+        warning = collapse_warning(
+            self.model, self.encoded, self.tokenizer.start_id, self.state,
+            self.config.training.steps,
+        )  # fmt: skip
         for watcher in self.watchers:
             watcher.on_evaluation(self, evaluations)
+            if warning:
+                watcher.on_warning(self, warning)
 
     def save(self) -> None:
         self.saved_step = self.state.step
         if not self.ranks.is_first:
             return
+        weights, memory = model_tensors(self.model), self.optimizer.memory
+        if bad := first_not_finite(weights | memory):
+            raise DivergedError(
+                f"step {self.state.step} is not saved: '{bad}' has values that are not finite. "
+                "Checkpoints are as they were; lower training.learning_rate and start again "
+                "with --fresh"
+            )
         for watcher in self.watchers:
             watcher.on_save(self)
-        self.run_folder.save(
-            self.state, model_tensors(self.model), self.optimizer.memory, self.config
-        )
+        self.run_folder.save(self.state, weights, memory, self.config)

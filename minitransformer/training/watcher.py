@@ -33,6 +33,9 @@ class Watcher:
     def on_evaluation(self, trainer: "Trainer", evaluations: dict[str, Evaluation]) -> None:
         """The splits were scored at this step."""
 
+    def on_warning(self, trainer: "Trainer", warning: str) -> None:
+        """The run goes on, but somebody should know this."""
+
     def on_save(self, trainer: "Trainer") -> None:
         """A checkpoint is about to be written: what it must know goes into the state now."""
 

@@ -1,0 +1,172 @@
+"""Numbers that stop being numbers: named by step, rate, part and pair, kept, and never saved."""
+
+import json
+
+import pytest
+import torch
+
+from minitransformer.data.tokens import PAD_ID
+from minitransformer.errors import CheckpointError, DivergedError
+from minitransformer.storage import json_with_checksum, read_tensors
+from minitransformer.training.divergence import find_trouble, smallest_part
+from minitransformer.training.gradients import Objective
+from minitransformer.training.incident import read_incident
+from tests.processes import run
+from tests.small_runs import same_bits, trainer_for, weights
+
+
+def poison_word(trainer, word: str) -> None:
+    """Let one source word have an embedding whose scores overflow."""
+    with torch.no_grad():
+        trainer.model.encoder.embedding.weight[trainer.tokenizer.source.ids[word]] = 1e25
+
+
+def step_until_trouble(trainer) -> str:
+    with pytest.raises(DivergedError) as stopped:
+        for _ in range(50):
+            trainer.step()
+    return str(stopped.value)
+
+
+def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_path):
+    trainer = trainer_for(tmp_path / "run", "model.dropout=0", "model.inner_dropout=0")
+    word, numbers = "car", []
+    for number, pair in trainer.corpus.train.numbered():
+        if word in pair.source.split():
+            numbers.append(number)
+    assert numbers
+    trainer.step()
+    poison_word(trainer, word)
+    before = weights(trainer)
+    message = step_until_trouble(trainer)
+    step = trainer.state.step + 1
+    assert f"the gradient of step {step} is nan (loss nan, learning rate 0.0" in message
+    assert "it begins in encoder.layers.0.self_attention.scores, with " in message
+    told = [number for number in range(1, 300) if f"line {number} of en-es (train): " in message]
+    assert told
+    assert set(told) <= set(numbers)
+    if step == 2:
+        assert same_bits(weights(trainer), before)
+
+
+def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
+    trainer = trainer_for(tmp_path / "run")  # dropout on
+    poison_word(trainer, "car")
+    message = step_until_trouble(trainer)
+    folder = tmp_path / "run" / "diverged" / f"step-{trainer.state.step + 1:06d}"
+    assert f"python -m minitransformer.doctor --replay {folder}; " in message
+    incident = read_incident(folder)
+    kept = read_tensors(folder / "model.safetensors")
+    assert same_bits(kept, weights(trainer))
+    objective = Objective(trainer.model, trainer.config.training).train()
+    again = find_trouble(objective, incident.batch(), seed=incident.seed, scale=incident.scale)
+    assert (again.part, tuple(again.rows)) == (incident.part, incident.rows)
+    assert not any(parameter.grad is not None for parameter in trainer.model.parameters())
+
+
+@pytest.mark.parametrize("consistency", [0, 1])
+def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path, consistency):
+    trainer = trainer_for(tmp_path / "run", f"training.consistency={consistency}")
+    batch = trainer.stream.next()
+    common = set(batch.source[0].tolist())
+    for row in batch.source[1:]:
+        common -= set(row.tolist())
+    word = next(iter(common - {PAD_ID}))  # stands in the first row alone
+
+    def explode(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * torch.inf if gradient[word].abs().sum() > 0 else gradient
+
+    trainer.model.encoder.embedding.weight.register_hook(explode)
+    objective = Objective(trainer.model, trainer.config.training).train()
+    trouble = find_trouble(objective, batch, seed=7, scale=0.1)
+    assert (trouble.part, trouble.rows) == ("the gradient of encoder.embedding.weight", [0])
+    assert len(trouble.stages) > 10
+    assert all(stage.largest < 1e3 for stage in trouble.stages)
+
+
+def test_weights_that_are_no_numbers_are_named_themselves(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    with torch.no_grad():
+        trainer.model.head.bias[5] = torch.inf
+    assert "it begins in the weights head.bias, with " in step_until_trouble(trainer)
+
+
+def test_a_healthy_batch_has_no_trouble(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    objective = Objective(trainer.model, trainer.config.training).train()
+    assert find_trouble(objective, trainer.stream.next(), seed=1, scale=0.1) is None
+
+
+@pytest.mark.parametrize("bad", [[3], [0, 7], list(range(9)), []])
+def test_rows_are_halved_for_as_long_as_a_half_is_bad(bad):
+    found = smallest_part(list(range(9)), lambda rows: bool(set(bad) & set(rows)))
+    assert len(found) == 1 if bad else found == list(range(9))
+    assert not bad or found[0] in bad
+
+
+def test_an_evaluation_that_is_no_number_names_split_part_and_pair(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    poison_word(trainer, "car")
+    with pytest.raises(DivergedError) as stopped:
+        trainer.evaluate()
+    message = str(stopped.value)
+    assert "the train loss after step 0 is nan: it begins in encoder" in message
+    assert " of en-es (train): " in message
+    assert not read_incident(tmp_path / "run/diverged/step-000000").is_training
+    assert trainer.run_folder.metrics.read_bytes() == b""
+
+
+@pytest.mark.parametrize("where", ["weights", "optimizer"])
+def test_what_is_no_number_never_reaches_a_checkpoint(tmp_path, where):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.step()
+    trainer.save()
+    trainer.step()
+    tensors = {"weights": trainer.model.state_dict(), "optimizer": trainer.optimizer.memory}[where]
+    next(value for value in tensors.values() if value.dim() == 2)[0, 0] = torch.nan
+    with pytest.raises(DivergedError, match="step 2 is not saved: '.*' has values that are not"):
+        trainer.save()
+    assert trainer.run_folder.steps() == [1]
+
+
+def test_no_number_comes_out_of_a_checkpoint_either(tmp_path, monkeypatch):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.step()
+    trainer.save()
+    trainer.step()
+    monkeypatch.setattr("minitransformer.training.trainer.first_not_finite", lambda tensors: None)
+    with torch.no_grad():
+        trainer.model.head.bias[0] = torch.nan
+    trainer.save()
+    complaints: list[str] = []
+    assert trainer.run_folder.load_newest(complaints, for_training=False).state.step == 1
+    assert complaints[0].endswith("'head.bias' has values that are not finite")
+
+
+def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
+    result = run(
+        "train.py", "--config", "tiny.yaml", "--set", "training.learning_rate=1e12",
+        "--set", "training.schedule=constant", "--set", "model.dropout=0.1",
+        "--set", "training.clip_norm=0", folder=tmp_path,
+    )  # fmt: skip
+    assert result.code == 1
+    assert result.err.startswith("error: the gradient of step ")
+    assert result.err.count("\n") == 1
+    assert not list((tmp_path / "runs/tiny/checkpoints").glob("step-*"))
+    (folder,) = (tmp_path / "runs/tiny/diverged").iterdir()
+    assert json.loads((folder / "batch.json").read_text())["content"]["part"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sources": []}, {"sources": [["x"]]}, {"step": "1"}, {"another": 1}, {"rows": None}],
+)
+def test_a_kept_batch_of_a_stranger_is_not_believed(tmp_path, change):
+    trainer = trainer_for(tmp_path / "run")
+    poison_word(trainer, "car")
+    step_until_trouble(trainer)
+    (folder,) = (tmp_path / "run/diverged").iterdir()
+    content = json.loads((folder / "batch.json").read_text())["content"]
+    (folder / "batch.json").write_bytes(json_with_checksum(content | change))
+    with pytest.raises(CheckpointError, match="batch.json: "):
+        read_incident(folder)

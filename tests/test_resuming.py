@@ -1,0 +1,158 @@
+"""A run goes on only as the run that it is: same settings, same pairs, whole files."""
+
+import dataclasses
+import typing
+from pathlib import Path
+
+import pytest
+
+from minitransformer.errors import CheckpointError
+from minitransformer.storage import checksum
+from minitransformer.training.resuming import changed_settings
+from tests.processes import run
+from tests.small_runs import final_hashes, same_bits, small_config, trainer_for, weights
+
+HARMLESS = {
+    "training.steps", "training.save_every", "training.keep_checkpoints", "training.patience",
+    "training.processes", "training.join_timeout", "evaluation.every", "evaluation.train_pairs",
+    "evaluation.batch_size", "evaluation.average", "evaluation.samples", "logging.tensorboard",
+    "logging.every", "logging.probes",
+}  # fmt: skip
+PAIRS = [(f"I see {number}", f"Veo {number}") for number in "abcdefgh"]
+
+
+def other_value(value, hint):
+    if typing.get_origin(hint) is typing.Literal:
+        return next((each for each in typing.get_args(hint) if each != value), value)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return ("x",) if isinstance(value, tuple) else "x"
+
+
+def test_each_setting_is_harmless_judged_by_its_pairs_or_refused_by_name(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    for section in dataclasses.fields(trainer.config):
+        old = getattr(trainer.config, section.name)
+        hints = typing.get_type_hints(type(old))
+        for key in dataclasses.fields(old):
+            other = other_value(getattr(old, key.name), hints[key.name])
+            new = dataclasses.replace(old, **{key.name: other})
+            config = dataclasses.replace(trainer.config, **{section.name: new})
+            name = f"{section.name}.{key.name}"
+            if name in HARMLESS or section.name in ("data", "hygiene"):
+                assert list(changed_settings(trainer.run_folder, config)) == [name]
+            else:
+                with pytest.raises(CheckpointError, match=rf"other settings \({name}: "):
+                    changed_settings(trainer.run_folder, config)
+
+
+def test_all_changed_keys_are_listed_at_once(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    changed = small_config("training.seed=9", "model.dropout=0.2", "training.steps=99")
+    with pytest.raises(CheckpointError) as refusal:
+        changed_settings(trainer.run_folder, changed)
+    assert (
+        "was begun with other settings (model.dropout: 0.1, now 0.2; training.seed: 1, now 9); "
+        "use --fresh to start over, or --run for another folder" in str(refusal.value)
+    )
+
+
+def write_pairs(path: Path, pairs) -> Path:
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    return path
+
+
+def test_the_same_pairs_from_another_place_go_on_to_the_same_bits(tmp_path):
+    first, moved = (write_pairs(tmp_path / name, PAIRS) for name in ("a.tsv", "b.tsv"))
+    whole = trainer_for(tmp_path / "whole", f"data.source={first}")
+    whole.run()
+    cut = trainer_for(tmp_path / "cut", f"data.source={first}", "training.steps=12")
+    for _ in range(6):
+        cut.step()
+    cut.save()
+    again = trainer_for(tmp_path / "cut", f"data.source={moved}")
+    assert again.notes[0].startswith("changed since the run began: data.source: ")
+    again.run()
+    assert same_bits(weights(again), weights(whole))
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [PAIRS[1:], PAIRS[::-1], [*PAIRS, ("I see i", "Veo i")], [("I see A", "Veo a"), *PAIRS[1:]]],
+    ids=["one less", "another order", "one more", "another letter"],
+)
+def test_changed_pairs_are_refused_with_the_keys_that_changed(tmp_path, pairs):
+    first = write_pairs(tmp_path / "a.tsv", PAIRS)
+    trainer = trainer_for(tmp_path / "run", f"data.source={first}")
+    trainer.step()
+    trainer.save()
+    write_pairs(first, pairs)
+    with pytest.raises(CheckpointError, match="begun with other sentence pairs than"):
+        trainer_for(tmp_path / "run", f"data.source={first}")
+    second = write_pairs(tmp_path / "b.tsv", pairs)
+    with pytest.raises(CheckpointError, match=r"has now \(data\.source: .*, now .*\); use"):
+        trainer_for(tmp_path / "run", f"data.source={second}")
+
+
+def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
+    from minitransformer.decoding import Translator
+
+    trainer_for(tmp_path / "run").run()
+    path = tmp_path / "run" / "config.yaml"
+    path.write_text(path.read_text().replace("start_token: eos", "start_token: bos"))
+    expected = r"not what step-000012 was trained with \(model.start_token is 'bos', not 'eos'\)"
+    with pytest.raises(CheckpointError, match=expected):
+        Translator.load(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=expected):
+        trainer_for(tmp_path / "run", "model.start_token=bos", "training.steps=13")
+
+
+@pytest.mark.parametrize("damage", ["flip", "delete", "delete all"])
+def test_a_damaged_tokenizer_is_made_again_from_the_corpus(tmp_path, damage):
+    trainer_for(tmp_path / "run").run()
+    folder = tmp_path / "run" / "tokenizer"
+    before = {path.name: checksum(path.read_bytes()) for path in folder.iterdir()}
+    path = folder / "target.tsv"
+    if damage == "flip":
+        path.write_bytes(path.read_bytes().replace(b"una\t", b"uma\t"))
+    else:
+        path.unlink()
+    if damage == "delete all":
+        (folder / "source.tsv").unlink()
+    again = trainer_for(tmp_path / "run", "training.steps=13")
+    assert any(note.endswith("; made again from en-es") for note in again.notes)
+    assert again.state.step == 12
+    assert {path.name: checksum(path.read_bytes()) for path in folder.iterdir()} == before
+
+
+def test_a_damaged_tokenizer_is_not_made_from_another_corpus(tmp_path):
+    trainer_for(tmp_path / "run").run()
+    (tmp_path / "run/tokenizer/target.tsv").unlink()
+    with pytest.raises(CheckpointError, match=r"target\.tsv: No such file"):
+        trainer_for(tmp_path / "run", "data.limit=20")
+    assert not (tmp_path / "run/tokenizer/target.tsv").exists()
+
+
+def test_a_place_that_the_corpus_does_not_have_is_refused(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.step()
+    trainer.state.batch_index = 10**6
+    trainer.save()
+    with pytest.raises(CheckpointError, match="batch 1000000 of an epoch that has"):
+        trainer_for(tmp_path / "run")
+
+
+def test_the_command_refuses_and_loses_nothing(tmp_path):
+    sets = ("--set", "training.steps=4", "--set", "model.d_model=8", "--set", "data.limit=24")
+    command = ("train.py", "--config", "tiny.yaml", *sets)
+    assert run(*command, folder=tmp_path).code == 0
+    before = final_hashes(tmp_path / "runs/tiny")
+    refused = run(*command, "--set", "model.norm=pre", folder=tmp_path)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == (
+        "error: runs/tiny was begun with other settings (model.norm: 'none', now 'pre'); "
+        "use --fresh to start over, or --run for another folder\n"
+    )
+    assert final_hashes(tmp_path / "runs/tiny") == before
