@@ -17,7 +17,7 @@ from torch import Tensor
 from minitransformer.config import config_to_yaml, load_config
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
-from minitransformer.kept_steps import planned
+from minitransformer.kept_steps import kept
 from minitransformer.run_lock import LOCK, RunLock
 from minitransformer.saved_step import Checkpoint, State, read_content, read_step, step_files
 from minitransformer.settings import Config
@@ -25,6 +25,7 @@ from minitransformer.storage import (
     MOST_TOKENIZER,
     checksum,
     read_own_file,
+    remove_folder,
     replace_file,
     replace_folder,
     room_for,
@@ -137,19 +138,19 @@ class RunFolder:
     ) -> None:
         """Write a checkpoint, point `last` at it, and clear away those that are no longer kept."""
         files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
-        for leftover in self.checkpoints.glob(".step-*.part"):  # of a save that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
         with self.room_for(sum(map(len, files.values())), f"step {state.step}"):
             replace_folder(self.step_path(state.step), files)
-            if state.best_step == state.step:
-                self.point("best", state.step)
-            self.point("last", state.step)
-        # Higher steps were found damaged, or this run would stand there.
-        own = [step for step in self.steps() if step <= state.step and step != state.best_step]
-        last = planned(own, config)[: config.training.keep_checkpoints]
-        spare = last[1:] or own[:2]  # to fall back to, however early it was stopped
-        for step in set(self.steps()) - {*last, *spare, state.step, state.best_step}:
-            shutil.rmtree(self.step_path(step), ignore_errors=True)
+            self.settle(state, config)
+
+    def settle(self, state: State, config: Config) -> None:
+        """What follows a new checkpoint; again, where a kill came between the two."""
+        for leftover in self.checkpoints.glob(".step-*.part"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        for name, step in (("best", state.best_step), ("last", state.step)):
+            if step is not None and self.pointed(name) != step:
+                self.point(name, step)
+        for step in set(self.steps()) - kept(self.steps(), state.step, state.best_step, config):
+            remove_folder(self.step_path(step))
 
     def room_for(self, needed: int, what: str) -> contextlib.AbstractContextManager[None]:
         """For what may find the disk full; what was saved stays as it is."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,15 @@ def replace_folder(path: Path, files: dict[str, bytes]) -> None:
         shutil.rmtree(path)
     aside.rename(path)
     sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Make a folder disappear at once; what a kill leaves of it goes by another name."""
+    aside = path.with_name(f".{path.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):
+        path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
