@@ -36,7 +36,8 @@ class Running:
     """A script that has been started in a folder of its own."""
 
     def __init__(self, script: str, *arguments: object, folder: Path, stdin: bytes = b"",
-                 terminal: str | None = None) -> None:  # fmt: skip
+                 terminal: str | None = None,
+                 sabotage: Callable[[], None] | None = None) -> None:  # fmt: skip
         name = Path(script).name
         self.out, self.err, self.code = (
             folder / f".{name}.{stream}" for stream in ("out", "err", "code")
@@ -46,7 +47,7 @@ class Running:
         self.process = context.Process(
             daemon=True,
             target=run_script,
-            args=(script, [str(argument) for argument in arguments], folder, terminal),
+            args=(script, [str(argument) for argument in arguments], folder, terminal, sabotage),
         )
         self.process.start()
 
@@ -75,9 +76,11 @@ def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Fi
     return Running(script, *arguments, folder=folder, stdin=stdin).finish()
 
 
-def run_script(script: str, arguments: list[str], folder: Path, terminal: str | None) -> None:
+def run_script(script: str, arguments: list[str], folder: Path, terminal: str | None,
+               sabotage: Callable[[], None] | None) -> None:  # fmt: skip
     # What a shell starts in the background ignores Ctrl-C, and so would all that is forked from it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    multiprocessing.set_start_method("fork", force=True)  # as it was before somebody forked it
     os.chdir(folder)
     names = [f".{Path(script).name}.{stream}" for stream in ("in", "out", "err")]
     flags = [os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2]
@@ -94,6 +97,8 @@ def run_script(script: str, arguments: list[str], folder: Path, terminal: str | 
         for number in (1, 2)
     )
     sys.argv = [script, *arguments]
+    if sabotage:
+        sabotage()
     try:
         runpy.run_path(str(ROOT / script), run_name="__main__")
     except SystemExit as end:

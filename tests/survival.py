@@ -1,0 +1,100 @@
+"""A short run, what must be the same at its end whatever happened, and many such runs."""
+
+import time
+from collections.abc import Generator, Iterable
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.storage import read_json_with_checksum
+from tests.events import everything_without_clock
+from tests.faults import Fault
+from tests.processes import Running
+from tests.small_runs import final_hashes
+from tests.test_trainer import without_clock
+
+SHORT = (
+    "data.limit=24", "model.d_model=16", "model.dropout=0.1", "model.inner_dropout=0.1",
+    "training.steps=9", "training.batch_tokens=60", "training.save_every=2", "evaluation.every=5",
+    "evaluation.train_pairs=4", "evaluation.samples=1", "evaluation.best_metric=loss",
+    "logging.probes=1",
+)  # fmt: skip
+CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # a clock's digits are of different lengths
+
+Moments = list[tuple[float, int]]  # seconds from a start, and the signal that is sent then
+Job = Generator[tuple[Running, Moments], None, None]
+
+
+def command(*changes: str) -> tuple[str, ...]:
+    settings = (argument for change in (*SHORT, *changes) for argument in ("--set", change))
+    return ("train.py", "--config", "tiny.yaml", *settings)
+
+
+def run_in(folder: Path) -> Path:
+    return folder / "runs" / "tiny"
+
+
+def start(folder: Path, fault: Fault | None = None, *changes: str) -> Running:
+    return Running(*command(*changes), folder=folder, sabotage=fault)
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """All that a run leaves, the clock apart."""
+    last = (run / "checkpoints/last").read_text().strip()
+    content = (run / "checkpoints" / last / "state.json").read_bytes()
+    state = read_json_with_checksum(content, last)["state"]
+    return {
+        "tensors": final_hashes(run),
+        "state": {key: value for key, value in state.items() if key not in CLOCK},
+        "metrics": without_clock(run / "metrics.jsonl"),
+        "TensorBoard": everything_without_clock(run),
+        "best": (run / "checkpoints/best").read_text(),
+        "files": sorted(str(path.relative_to(run)) for path in run.rglob("*")),
+    }
+
+
+def differences(run: Path, expected: dict[str, Any]) -> list[str]:
+    """The names of what is not as it must be."""
+    found = outcome(run)
+    return [name for name in expected if found[name] != expected[name]]
+
+
+def check_newest(run: Path) -> None:
+    """There is no checkpoint, or the newest is whole: raises CheckpointError if it is not."""
+    folder = RunFolder(run)
+    if folder.has_started:
+        folder.load(folder.steps()[0], for_training=True)
+
+
+def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
+    """Run jobs so many at a time; a job yields each process that it wants to see the end of."""
+    waiting = iter(jobs)
+    going: dict[int, tuple[Job, Running, Moments]] = {}
+
+    def go_on(job: Job | None) -> None:
+        while job or (job := next(waiting, None)):
+            if step := next(job, None):
+                running, moments = step
+                now = time.monotonic()
+                due = sorted((now + seconds, number) for seconds, number in moments)
+                going[running.process.sentinel] = (job, running, due)
+                return
+            job = None
+
+    for _ in range(at_once):
+        go_on(None)
+    while going:
+        due = [moments[0][0] for _, _, moments in going.values() if moments]
+        patience = max(0.0, min(due) - time.monotonic()) if due else 120
+        ended = wait(list(going), patience)
+        assert ended or due, "a process does not end"
+        for _, running, moments in going.values():
+            while moments and moments[0][0] <= time.monotonic():
+                number = moments.pop(0)[1]
+                if running.process.is_alive():
+                    running.signal(number)
+        for sentinel in ended:
+            job, running, _ = going.pop(sentinel)
+            running.process.join()
+            go_on(job)

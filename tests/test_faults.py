@@ -1,0 +1,232 @@
+"""Killed wherever it changes the disk, a run is never half saved and ends with the same bits."""
+
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import minitransformer.checkpoint
+import minitransformer.training.trainer
+from minitransformer.errors import CheckpointError
+from minitransformer.explain.event_file import EventFile
+from minitransformer.storage import write_file
+from minitransformer.training.optimizer import AdamW
+from minitransformer.training.trainer import Trainer
+from tests.faults import Fault
+from tests.survival import (
+    Job,
+    check_newest,
+    differences,
+    outcome,
+    run_in,
+    side_by_side,
+    start,
+)
+
+KILLED = -signal.SIGKILL
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/fd").is_dir(), reason="finds the names of open files in /proc"
+)
+
+
+class Uninterrupted(NamedTuple):
+    outcome: dict
+    points: list[str]  # the kind and the path of each change of the disk
+
+    def sample(self) -> list[tuple[str, int]]:
+        """Each way to change the disk once: not always its first time, nor always the same file."""
+        by_kind: dict[str, list[int]] = {}
+        for number, point in enumerate(self.points, start=1):
+            by_kind.setdefault(point.split()[0], []).append(number)
+        chosen = [("kill", random.Random(kind).choice(by_kind[kind])) for kind in sorted(by_kind)]
+        return [*chosen, ("tear", self.place("write", "000005.part/model.safetensors"))]
+
+    def place(self, kind: str, file: str) -> int:
+        """The number of the last point of a kind at a file."""
+        return max(
+            number for number, point in enumerate(self.points, start=1)
+            if point.startswith(f"{kind} ") and point.endswith(file)
+        )  # fmt: skip
+
+
+def uninterrupted_in(folder: Path, fault: Fault) -> Uninterrupted:
+    assert start(folder, fault).finish().code == 0
+    points = (folder / "points").read_text().splitlines()
+    return Uninterrupted(outcome(run_in(folder)), points)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Uninterrupted:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return uninterrupted_in(folder, Fault(noted=folder / "points"))
+
+
+def struck(folder: Path, expected: Uninterrupted, *faults: Fault) -> Job:
+    """A run that each sitting but the last is killed in; the last one makes up for all."""
+    folder.mkdir()
+    for fault in faults:
+        running = start(folder, fault)
+        yield running, []
+        assert running.finish().code == KILLED, fault
+        check_newest(run_in(folder))
+    running = start(folder)
+    yield running, []
+    finished = running.finish()
+    assert (finished.code, finished.err) == (0, ""), faults
+    assert differences(run_in(folder), expected.outcome) == [], faults
+    shutil.rmtree(folder)
+
+
+def test_a_run_changes_the_disk_in_all_the_ways_that_are_tried(uninterrupted):
+    kinds = {point.split()[0] for point in uninterrupted.points}
+    assert kinds >= {"mkdir", "open", "write", "fsync", "rename", "truncate", "remove", "rmdir"}
+    touched = {point.split("/")[-1] for point in uninterrupted.points}
+    assert touched >= {
+        ".config.yaml.part", "source.tsv", "metrics.jsonl",
+        "events.out.tfevents", "model.safetensors", "optimizer.safetensors", "state.json",
+        ".last.part", ".best.part", "source.bytes", ".projector_config.pbtxt.part",
+    }  # fmt: skip
+
+
+def test_killed_at_each_kind_of_change_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
+    side_by_side(
+        struck(tmp_path / str(number), uninterrupted, Fault(how, number))
+        for how, number in uninterrupted.sample()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "tear", "power cut"])
+def test_killed_at_every_change_a_run_ends_with_the_same_bits(uninterrupted, tmp_path, how):
+    side_by_side(
+        struck(tmp_path / str(number), uninterrupted, Fault(how, number))
+        for number, point in enumerate(uninterrupted.points, start=1)
+        # Where nothing is torn, tearing is killing; and no sync is forgotten by not coming to it.
+        if how == "kill" or point.startswith("write" if how == "tear" else ("rename", "truncate"))
+    )
+
+
+@pytest.mark.slow
+def test_killed_at_every_change_of_going_on_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
+    """The second sitting finds half a checkpoint, rows and events to cut back; so does a third."""
+    first = Fault("tear", uninterrupted.place("write", "000006.part/optimizer.safetensors"))
+    (tmp_path / "noted").mkdir()
+    start(tmp_path / "noted", first).finish()
+    start(tmp_path / "noted", Fault(noted=tmp_path / "points")).finish()
+    points = (tmp_path / "points").read_text().splitlines()
+    saved = next(number for number, point in enumerate(points) if point.endswith(".last.part"))
+    side_by_side(
+        struck(tmp_path / str(number), uninterrupted, first, Fault("kill", number))
+        for number in range(1, saved + 10)
+    )
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
+    moments = random.Random(16)
+    kills = []
+
+    def many_sittings(folder: Path) -> Job:
+        folder.mkdir()
+        code = KILLED
+        while code == KILLED:
+            running = start(folder)
+            yield running, [(moments.uniform(0.05, 0.45), signal.SIGKILL)]
+            code = running.finish().code
+            check_newest(run_in(folder))
+            if code == KILLED:
+                kills.append(folder)
+        assert code == 0
+        assert differences(run_in(folder), uninterrupted.outcome) == []
+
+    number = 0
+    while len(kills) < 20:
+        number += 1
+        side_by_side(many_sittings(tmp_path / f"{number}-{side}") for side in "ab")
+
+
+def write_in_place() -> None:
+    """Checkpoints are written where they are read."""
+
+    def write_folder(path: Path, files: dict[str, bytes]) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_file(path / name, content)
+
+    minitransformer.checkpoint.replace_folder = write_folder
+
+
+def keep_late_rows() -> None:
+    """metrics.jsonl is not cut back."""
+    minitransformer.training.trainer.cut_rows = lambda path, length: None
+
+
+def keep_late_events() -> None:
+    """The event file is not cut back."""
+    genuine = EventFile.__init__
+    EventFile.__init__ = lambda self, path, length: genuine(  # type: ignore[method-assign]
+        self, path, path.stat().st_size if path.exists() else 0
+    )
+
+
+def forget_the_optimizer() -> None:
+    """Resuming takes the weights alone."""
+    AdamW.load = lambda self, memory: None  # type: ignore[method-assign]
+
+
+def seed_only_once() -> None:
+    """Dropout is not seeded by the step's number."""
+    seeds = iter([torch.manual_seed])
+    torch.manual_seed = lambda seed: next(seeds, lambda _: None)(seed)
+
+
+def forget_the_pointers() -> None:
+    """What follows a save is not made up for."""
+    genuine = Trainer.resume
+
+    def resume(self: Trainer) -> None:
+        self.has_other_settings, told = True, self.has_other_settings
+        genuine(self)
+        self.has_other_settings = told
+
+    Trainer.resume = resume  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("broken", "point", "noticed"),
+    [
+        (write_in_place, "write step-000004/optimizer.safetensors", "half"),
+        (forget_the_pointers, "open checkpoints/.best.part", "best"),
+        (seed_only_once, "mkdir checkpoints/.step-000006.part", "tensors"),
+        pytest.param(
+            forget_the_optimizer, "mkdir checkpoints/.step-000006.part", "tensors",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            keep_late_rows, "mkdir checkpoints/.step-000005.part", "metrics",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            keep_late_events, "mkdir checkpoints/.step-000004.part", "TensorBoard",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_a_broken_promise_is_noticed(tmp_path, broken: Callable[[], None], point, noticed):
+    whole = uninterrupted_in(tmp_path, Fault(noted=tmp_path / "points", broken=broken))
+    (tmp_path / "parts").mkdir()
+    fault = Fault("tear", whole.place(*point.split()), broken=broken)
+    assert start(tmp_path / "parts", fault).finish().code == KILLED
+    run, found = run_in(tmp_path / "parts"), []
+    try:
+        check_newest(run)
+    except CheckpointError:
+        found.append("half")
+    assert start(tmp_path / "parts", Fault(broken=broken)).finish().code == 0
+    assert noticed in [*found, *differences(run, whole.outcome)]
