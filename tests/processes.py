@@ -43,6 +43,8 @@ class Running:
             folder / f".{name}.{stream}" for stream in ("out", "err", "code")
         )
         self.code.unlink(missing_ok=True)
+        for path in (self.out, self.err):  # of a process that does not get far enough to make them
+            path.write_bytes(b"")
         (folder / f".{name}.in").write_bytes(stdin)
         self.process = context.Process(
             daemon=True,
