@@ -78,4 +78,6 @@ def take_up(
         optimizer.load(checkpoint.optimizer)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from None
+    if not complaints and not changes:
+        run.settle(state, config)
     return state, [f"{each}; went back to {checkpoint.path.name}" for each in complaints]

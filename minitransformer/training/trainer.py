@@ -124,9 +124,6 @@ class Trainer:
         self.notes += notes
         if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
             self.notes.append(complaint)
-        is_newest = self.state.step == self.run_folder.steps()[0]  # else that one is damaged
-        if is_newest and not self.has_other_settings:
-            self.run_folder.settle(self.state, self.config)
         if not self.is_finished:
             self.run_folder.save_config(self.config)
 
