@@ -10,7 +10,7 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.storage import read_json_with_checksum
 from tests.events import everything_without_clock
 from tests.faults import Fault
-from tests.processes import Running
+from tests.processes import Finished, Running
 from tests.small_runs import final_hashes
 from tests.test_trainer import without_clock
 
@@ -65,6 +65,12 @@ def check_newest(run: Path) -> None:
     folder = RunFolder(run)
     if folder.has_started:
         folder.load(folder.steps()[0], for_training=True)
+
+
+def complaints(finished: Finished) -> list[str]:
+    """What a run has to say of its folder; warnings are about what so short a run has learnt."""
+    lines = [*finished.out.splitlines(), *finished.err.splitlines()]
+    return [line for line in lines if line.startswith(("error:", "note:"))]
 
 
 def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
