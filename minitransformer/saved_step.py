@@ -55,7 +55,7 @@ class Checkpoint:
     state: State
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    settings: dict[str, dict[str, Any]]  # that the weights were trained with; older ones: none
+    settings: dict[str, Any]  # that the weights were trained with; older ones: none
 
 
 def step_files(
@@ -93,7 +93,8 @@ def read_content(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{folder}: format {data.get('format')}, this version reads format {FORMAT}"
         )
-    for name in ("files", "tokenizer", "state"):
+    data.setdefault("settings", {})  # which older ones do not have
+    for name in ("files", "tokenizer", "settings", "state"):
         if not isinstance(data.get(name), dict):
             raise CheckpointError(f"{where}: '{name}' is missing or not what it should be")
     return data
@@ -121,8 +122,8 @@ def read_step(
     for name, each in zip(names, tensors, strict=True):
         if bad := first_not_finite(each):
             raise CheckpointError(f"{folder / name}: '{bad}' has values that are not finite")
-    settings = data.get("settings", {})
-    return Checkpoint(folder, state, tensors[0], tensors[1] if for_training else {}, settings)
+    memory = tensors[1] if for_training else {}
+    return Checkpoint(folder, state, tensors[0], memory, data["settings"])
 
 
 def first_not_finite(tensors: dict[str, Tensor]) -> str | None:

@@ -1,0 +1,126 @@
+"""A full disk costs nothing that was saved; with room again, the same command goes on."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from minitransformer.errors import CheckpointError
+from minitransformer.explain.event_file import EventFile
+from minitransformer.explain.summaries import scalars
+from minitransformer.metrics_file import append_rows
+from minitransformer.storage import room_for
+from tests.processes import ROOT, run
+from tests.test_interruption import COMMAND, assert_same, uninterrupted  # noqa: F401
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own, too small for a run."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(place)]
+    if (
+        sys.platform != "linux"
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("mounting a small file system needs Linux and its administrator")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.name.endswith(".part")]
+
+
+def test_a_full_disk_ends_in_one_line_and_with_room_the_run_goes_on(small_disk, uninterrupted):  # noqa: F811
+    stopped = run(*COMMAND, folder=small_disk)
+    assert stopped.code == 1
+    assert stopped.err.startswith("error: runs/tiny: no room for ")
+    assert " (No space left on device): " in stopped.err
+    assert stopped.err.endswith("are free; make room, and the same command goes on after step 14\n")
+    assert stopped.err.count("\n") == 1
+    assert leftovers(small_disk) == []
+    resize = ["mount", "-o", "remount,size=100m", str(small_disk)]
+    subprocess.run(resize, check=True)
+    continued = run(*COMMAND, folder=small_disk)
+    assert continued.code == 0
+    assert "Continuing runs/tiny after step 14" in continued.out
+    assert_same(small_disk / "runs/tiny", uninterrupted[0])
+
+
+def limited(size: int):
+    """Runs in the child: no file may become larger."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize(
+    "size",
+    [300, 100_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3000, 30_000, 80_000))],
+)
+def test_a_limit_to_files_is_met_wherever_it_strikes(tmp_path, size, uninterrupted):  # noqa: F811
+    command = [sys.executable, str(ROOT / COMMAND[0]), *COMMAND[1:]]
+    stopped = subprocess.run(
+        command, cwd=tmp_path, preexec_fn=limited(size), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert stopped.returncode == 1
+    assert stopped.stderr.startswith("error: ")
+    assert stopped.stderr.count("\n") == 1
+    assert leftovers(tmp_path) == []
+    assert run(*COMMAND, folder=tmp_path).code == 0
+    assert_same(tmp_path / "runs/tiny", uninterrupted[0])
+
+
+def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("minitransformer.storage.shutil.disk_usage", lambda path: usage)
+    began = []
+    with (
+        pytest.raises(CheckpointError) as refusal,
+        room_for(1001, tmp_path / "not yet there", "a checkpoint", lambda: "make room"),
+    ):
+        began.append(True)
+    assert str(refusal.value) == (
+        f"{tmp_path / 'not yet there'}: no room for a checkpoint (No space left on device): "
+        "it needs 1,001 bytes, 1,000 are free; make room"
+    )
+    assert not began
+    with room_for(1000, tmp_path, "a checkpoint", lambda: "make room"):
+        began.append(True)
+    assert began
+
+
+@contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_rows_are_added_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    length = append_rows(path, [{"a": 1}])
+    with no_file_beyond(length + 5), pytest.raises(OSError, match="File too large"):
+        append_rows(path, [{"a": 2}, {"a": 3}])
+    assert path.read_bytes() == b'{"a": 1}\n'
+
+
+def test_events_that_do_not_fit_are_not_tried_again_when_the_file_is_closed(tmp_path):
+    path = tmp_path / "events"
+    events = EventFile(path, 0)
+    length = events.sync()
+    events.add(1, scalars({"a": 1.0}))
+    with no_file_beyond(length + 10), pytest.raises(OSError, match="File too large"):
+        events.flush()
+    events.close()
+    assert path.stat().st_size == length + 10
+    EventFile(path, length).close()
+    assert path.stat().st_size == length

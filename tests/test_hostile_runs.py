@@ -1,0 +1,276 @@
+"""A run folder from a stranger, whose checksums fit: refused in one line, with nothing touched."""
+
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitransformer import storage
+from minitransformer.checkpoint import RunFolder
+from minitransformer.decoding import Translator
+from minitransformer.errors import CheckpointError, UserError
+from minitransformer.storage import checksum, json_with_checksum, tensor_bytes
+from tests.processes import run
+from tests.small_runs import trainer_for
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    trainer = trainer_for(folder)
+    trainer.step()
+    trainer.save()
+    return folder
+
+
+@pytest.fixture
+def hostile(saved, tmp_path) -> Path:
+    """A copy with a single checkpoint, to be spoilt."""
+    return Path(shutil.copytree(saved, tmp_path / "run"))
+
+
+def content_of(run_path: Path) -> dict:
+    return json.loads((run_path / "checkpoints/step-000001/state.json").read_text())["content"]
+
+
+def write_content(run_path: Path, content: dict) -> None:
+    path = run_path / "checkpoints/step-000001/state.json"
+    path.write_bytes(json_with_checksum(content))
+
+
+def write_tensors(run_path: Path, content: bytes, name: str = "model.safetensors") -> None:
+    (run_path / "checkpoints/step-000001" / name).write_bytes(content)
+    state = content_of(run_path)
+    state["files"][name] = checksum(content)
+    write_content(run_path, state)
+
+
+def refused_by_all(run_path: Path, match: str) -> None:
+    """By whoever translates, and by whoever trains on."""
+    with pytest.raises(CheckpointError, match=match):
+        Translator.load(run_path)
+    with pytest.raises(CheckpointError, match=match):
+        trainer_for(run_path)
+
+
+class Payload:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("kind", ["pickle", "torch", "torch legacy", "zip", "nested"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_pickle_is_never_opened_wherever_it_stands(hostile, tmp_path, kind, name):
+    path, proof = tmp_path / "payload", tmp_path / "exploded"
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(Payload(proof)))
+    elif kind == "zip":
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("archive/data.pkl", pickle.dumps(Payload(proof)))
+    else:
+        thing = {"a": [torch.ones(2), Payload(proof)]} if kind == "nested" else Payload(proof)
+        torch.save(thing, path, _use_new_zipfile_serialization=kind != "torch legacy")
+    if name == "state.json":
+        (hostile / "checkpoints/step-000001" / name).write_bytes(path.read_bytes())
+    else:
+        write_tensors(hostile, path.read_bytes(), name)
+    with pytest.raises(CheckpointError, match=r"not a safetensors file|damaged"):
+        RunFolder(hostile).load(1, for_training=True)
+    assert not proof.exists()
+
+
+def header(size: int, text: bytes) -> bytes:
+    return size.to_bytes(8, "little") + text
+
+
+def entry(shape, begin, end, dtype="F32") -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header(2**63, b"{}"),
+        header(2**63 - 1, b"{}" + b" " * 100),
+        header(200_000_000, b"{}"),
+        header(2, b"{}")[:6],
+        header(40_000, b"[" * 40_000),
+        header(60_000, b'{"a":' * 12_000),
+        b"",
+        *(
+            header(len(text := json.dumps(tensors).encode()), text) + bytes(16)
+            for tensors in (
+                {"a": entry([2], 0, 8), "b": entry([2], 4, 12)},  # one lies on the other
+                {"a": entry([2], 0, 8), "b": entry([1], 12, 16)},  # with a hole between
+                {"a": entry([10**18], 0, 16)},
+                {"a": entry([4], 16, 0)},
+                {"a": entry([-4], 0, 16)},
+                {"a": entry([4], 0, 16, "F99")},
+                {"a": {"dtype": "F32"}},
+            )
+        ),
+    ],
+)
+def test_headers_that_lie_are_refused(hostile, content):
+    write_tensors(hostile, content)
+    refused_by_all(hostile, "not a safetensors file")
+
+
+def change_tensors(hostile: Path, change) -> None:
+    model = storage.read_tensors(hostile / "checkpoints/step-000001/model.safetensors")
+    write_tensors(hostile, tensor_bytes(change(model)))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda model: model | {"head.bias": model["head.bias"][:-1]}, "numbers|wants"),
+        (lambda model: model | {"head.bias": model["head.bias"][None]}, "wants"),
+        (lambda model: model | {"head.bias": model["head.bias"].double()}, "wants"),
+        (lambda model: model | {"head.bias": model["head.bias"].int()}, "wants"),
+        (lambda model: {n: v for n, v in model.items() if n != "head.bias"}, "numbers|lacks"),
+        (lambda model: model | {"more": torch.ones(0)}, "has a tensor 'more'"),
+        (lambda model: model | {"head.bias": model["head.bias"] * torch.nan}, "not finite"),
+        (lambda model: {}, "numbers|lacks"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(hostile, change, match):
+    change_tensors(hostile, change)
+    refused_by_all(hostile, match)
+
+
+def test_an_optimizer_that_does_not_fit_is_refused(hostile):
+    path = hostile / "checkpoints/step-000001/optimizer.safetensors"
+    memory = storage.read_tensors(path)
+    for wrong in (
+        memory | {"head.bias.exp_avg": torch.zeros(3)},
+        memory | {"head.bias.exp_avg": memory["head.bias.exp_avg"].half()},
+        {name: value for name, value in memory.items() if name != "head.bias.step"},
+    ):
+        write_tensors(hostile, tensor_bytes(wrong), "optimizer.safetensors")
+        with pytest.raises(CheckpointError, match="optimizer's memory belongs to other param"):
+            trainer_for(hostile)
+
+
+def test_a_config_that_asks_for_more_than_was_saved_costs_no_memory(hostile, monkeypatch):
+    path = hostile / "config.yaml"
+    text = path.read_text().replace("d_model: 16", "d_model: 16384")
+    path.write_text(text.replace("num_encoder_layers: 1", "num_encoder_layers: 256"))
+    state = content_of(hostile)
+    del state["settings"]  # as older ones, so that nothing tells that it was another
+    write_content(hostile, state)
+    monkeypatch.setattr(torch.nn, "Linear", None)  # nothing may be built
+    with pytest.raises(CheckpointError, match=r"numbers, the config asks for 207,771,598,903"):
+        Translator.load(hostile)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.json"])
+def test_a_file_larger_than_memory_is_not_read(hostile, name):
+    path = hostile / "checkpoints/step-000001" / name
+    with path.open("r+b") as file:
+        file.truncate(2**42)  # takes no room: there is nothing in it
+    refused_by_all(hostile, "bytes, more than the")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"state": {"step": "1"}}, "state.step: expected a whole number"),
+        ({"state": {"step": 1, "epoch": -1}}, "state.epoch: must be from 0"),
+        ({"state": {"step": 1, "best_step": "../../x"}}, "state.best_step: expected"),
+        ({"state": {"step": 1, "metrics_bytes": 2**70}}, "state.metrics_bytes: must be"),
+        ({"state": {"step": 1, "seconds": float("nan")}}, "state.seconds: must be"),
+        ({"state": {"step": 1, "surprise": 1}}, "unknown key 'state.surprise'"),
+        ({"state": {"step": 2}}, "is of step 2"),
+        ({"state": []}, "'state' is missing"),
+        ({"files": None}, "'files' is missing"),
+        ({"files": {"model.safetensors": 3}}, "lacks a checksum"),
+        ({"tokenizer": {"source.tsv": "0"}}, "tokenizer: damaged"),
+        ({"format": [1]}, r"format \[1\], this version reads"),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused_by_key(hostile, change, match):
+    write_content(hostile, content_of(hostile) | change)
+    refused_by_all(hostile, match)
+
+
+@pytest.mark.parametrize("settings", [5, [], {"model": 5}, {"model": {"dropout": {}}}, {"x": 1}])
+def test_settings_of_any_shape_are_equal_or_refused(hostile, settings):
+    write_content(hostile, content_of(hostile) | {"settings": settings})
+    if not isinstance(settings, dict):
+        refused_by_all(hostile, "'settings' is missing or not what it should be")
+    elif settings == {"model": {"dropout": {}}}:
+        refused_by_all(hostile, "model.dropout is 0.1, not a section")
+    else:
+        assert Translator.load(hostile).checkpoint == "step-000001"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["config.yaml", "metrics.jsonl", "events.out.tfevents", "walk", "projector", "diverged",
+     "tokenizer", "tokenizer/source.tsv", "checkpoints", "checkpoints/last",
+     "checkpoints/step-000001", "checkpoints/step-000001/model.safetensors",
+     "checkpoints/.step-000002.part"],
+)  # fmt: skip
+def test_a_link_is_never_followed(hostile, tmp_path, place):
+    outside = tmp_path / "outside"
+    path = hostile / place
+    if path.exists():
+        path.rename(outside)
+    else:
+        outside.mkdir()
+    is_folder = outside.is_dir()
+    before = sorted(outside.rglob("*")) if is_folder else outside.read_bytes()
+    path.symlink_to(outside)
+    refused_by_all(hostile, f"{place}: a link")
+    with contextlib.suppress(CheckpointError):  # what is inside a step is only moved aside
+        trainer_for(hostile, fresh=True).run()
+    assert (sorted(outside.rglob("*")) if is_folder else outside.read_bytes()) == before
+
+
+def test_a_pipe_is_not_waited_for(hostile):
+    for name in ("model.safetensors", "state.json"):
+        path = hostile / "checkpoints/step-000001" / name
+        path.unlink()
+        os.mkfifo(path)
+        refused_by_all(hostile, f"{name}: not a plain file")
+    (hostile / "checkpoints/last").unlink()
+    os.mkfifo(hostile / "checkpoints/last")
+    assert RunFolder(hostile).pointed("last") is None
+
+
+@pytest.mark.parametrize("text", ["../../outside", "/etc", "step-000001/../../x", "step-9" * 99])
+def test_a_pointer_leads_nowhere_but_to_a_step(hostile, text):
+    for name in ("last", "best"):
+        (hostile / "checkpoints" / name).write_text(text)
+        assert RunFolder(hostile).pointed(name) is None
+    assert Translator.load(hostile).checkpoint == "step-000001"
+
+
+def test_weights_to_start_from_are_read_as_carefully(tmp_path):
+    torch.save(Payload(tmp_path / "exploded"), tmp_path / "weights.safetensors")
+    with pytest.raises(UserError, match="not a safetensors file"):
+        trainer_for(tmp_path / "run", f"training.start_from={tmp_path / 'weights.safetensors'}")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_the_commands_say_it_in_one_line(hostile, tmp_path):
+    write_content(hostile, content_of(hostile) | {"state": {"step": "1"}})
+    for command in (
+        ("translate.py", "--run", hostile, "Hello"),
+        ("minitransformer/evaluation.py", hostile),
+        ("minitransformer/export.py", hostile, "--ctranslate2", tmp_path / "out"),
+    ):
+        result = run(*command, folder=tmp_path)
+        assert (result.code, result.out) == (1, ""), command
+        assert result.err.startswith(f"error: {hostile} has no whole checkpoint: ")
+        assert result.err.count("\n") == 1
