@@ -12,13 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from minitransformer import __version__
-from minitransformer.config import load_config
-from minitransformer.errors import ConfigError
+from minitransformer.config import find_config, load_config
 from minitransformer.settings import Config
 from minitransformer.terminal import run_command, take_interrupts
 from minitransformer.training.companions import Companions, companions, launched_processes
-
-CONFIGS = Path(__file__).parent / "configs"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -38,14 +35,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     return parser.parse_args(arguments)
-
-
-def find_config(name: str) -> Path:
-    for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
-        if path.exists() and not path.is_dir():
-            return path
-    shipped = ", ".join(sorted(path.name for path in CONFIGS.glob("*.yaml")))
-    raise ConfigError(f"no config '{name}', here or in configs/ (there: {shipped})")
 
 
 def main(arguments: list[str]) -> int:
@@ -69,6 +58,7 @@ def train(
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.checkpoint import RunFolder
     from minitransformer.device import choose_device
+    from minitransformer.doctor.examination import examine_before_training
     from minitransformer.explain.worked.sheet_model import shipped_weights
     from minitransformer.training.console import Console
     from minitransformer.training.distributed import joined, own_device
@@ -92,6 +82,8 @@ def train(
                 config, run, device, watchers, fresh=options.fresh,
                 starting_weights=shipped_weights(config.training.start_from), ranks=ranks,
             )  # fmt: skip
+            with ranks.same_fate():
+                examine_before_training(trainer)
             return trainer.run()
         finally:
             run.release()

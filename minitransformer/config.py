@@ -11,6 +11,17 @@ from minitransformer.schema import Mistake, build_section, describe
 from minitransformer.settings import Config, contradictions
 from minitransformer.strict_yaml import LARGEST_DOCUMENT, read_yaml, write_yaml
 
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+def find_config(name: str) -> Path:
+    """A config by its path, or by its name in configs/."""
+    for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
+        if path.exists() and not path.is_dir():
+            return path
+    shipped = ", ".join(sorted(path.name for path in CONFIGS.glob("*.yaml")))
+    raise ConfigError(f"no config '{name}', here or in configs/ (there: {shipped})")
+
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     """Read a config file and apply `section.key=value` overrides to it."""

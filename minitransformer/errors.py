@@ -36,6 +36,10 @@ class DivergedError(UserError):
     """A training whose numbers stopped being numbers."""
 
 
+class ModelError(UserError):
+    """A model that does what no model may do, such as looking ahead."""
+
+
 class CheckpointError(UserError):
     """A run folder or a checkpoint that cannot be used."""
 

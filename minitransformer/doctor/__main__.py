@@ -1,0 +1,75 @@
+"""What to run when in doubt: the machine, the corpus, the run and the model, checked.
+
+python -m minitransformer.doctor --config tiny.yaml
+python -m minitransformer.doctor --run runs/tiny
+python -m minitransformer.doctor --break causal
+"""
+
+if __name__ == "__main__":
+    from minitransformer.terminal import end_on_interrupt
+
+    end_on_interrupt()
+
+import argparse
+import sys
+from pathlib import Path
+
+from minitransformer.config import find_config, load_config
+from minitransformer.errors import UsageError
+from minitransformer.terminal import run_command, take_interrupts
+
+PITFALLS = ("causal", "padding", "shift", "positions", "scale", "softmax", "eval")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m minitransformer.doctor",
+        description="Check a config with its corpus, or a trained run; without either, the newest "
+        "run in runs/.",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--config", help="a YAML file, here or in configs/: its corpus and its model")
+    what.add_argument("--run", type=Path, help="a run's folder: its files and its trained model")
+    what.add_argument(
+        "--break", choices=(*PITFALLS, "all"), dest="pitfall",
+        help="train tiny.yaml beside a twin with this classic mistake: its symptom, and what "
+        "catches it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="change a setting of the config, such as model.norm=pre (repeatable)",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    if options.set and not options.config:
+        raise UsageError("--set changes a setting of a --config")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    config = load_config(find_config(options.config), options.set) if options.config else None
+    take_interrupts()
+    # torch takes seconds to load, so mistakes on the command line are found before
+    if options.pitfall:
+        from minitransformer.doctor.pitfall_lab import show_pitfalls
+
+        return show_pitfalls(PITFALLS if options.pitfall == "all" else (options.pitfall,))
+    from minitransformer.doctor.report import Report
+    from minitransformer.newest_runs import runs_newest_first
+
+    report = Report()
+    report.on_machine()
+    if config:
+        report.on_config(config)
+    elif options.run:
+        report.on_run(options.run)
+    elif newest := runs_newest_first(Path("runs")):
+        report.on_run(newest[0])
+    else:
+        print("\nno runs here yet: name a config to check, such as --config tiny.yaml")
+        return 0
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: main(sys.argv[1:])))

@@ -1,0 +1,154 @@
+"""Seven classic mistakes, each made in this model's own code for a while, and undone again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from minitransformer import beam, judging, search
+from minitransformer.data import batching
+from minitransformer.model import attention, transformer
+from minitransformer.model.dropout import drop
+from minitransformer.model.embedding import Embedding
+
+new_embedding = Embedding.__init__
+
+
+@dataclass(frozen=True)
+class Breakage:
+    """One mistake: what it is, the line as it is wrongly and rightly written, how it shows."""
+
+    title: str
+    wrong: str
+    right: str
+    shows: str
+    check: str  # the name of the finding that catches it
+    places: tuple[tuple[Any, str, Callable[..., Any]], ...]
+    settings: tuple[str, ...] = ()  # that both twins need, so that it can show
+    steps: int = 300  # enough to show it
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """Everything that runs within makes this mistake."""
+        with ExitStack() as undo:
+            for owner, name, wrong in self.places:
+                undo.callback(setattr, owner, name, getattr(owner, name))
+                setattr(owner, name, wrong)
+            yield
+
+
+def see_everything(num_queries: int, num_keys: int, device: torch.device | None = None) -> Tensor:
+    return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
+
+
+def see_padding(ids: Tensor, pad_id: int) -> Tensor:
+    return torch.ones_like(ids, dtype=torch.bool)[:, None, None, :]
+
+
+def not_shifted(target: Tensor, start_id: int) -> Tensor:
+    return target
+
+
+def embed_without_positions(self: Embedding, ids: Tensor, start: int = 0) -> Tensor:
+    tokens = functional.embedding(ids, self.weight) * self.scale
+    return drop(tokens, self.dropout, self.training)
+
+
+def without_angles(self: transformer.Transformer, ids: Tensor, start: int) -> None:
+    return None
+
+
+def too_large(self: Embedding, **settings: Any) -> None:
+    new_embedding(self, **settings | {"std": 1.0, "scale": settings["d_model"] ** 0.5})
+
+
+def hide_behind_a_wall(scores: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, scores, -1e9)
+
+
+def softmax_over_queries(scores: Tensor) -> Tensor:
+    return scores.softmax(dim=-2)
+
+
+def as_it_is(model: transformer.Transformer) -> nullcontext[None]:
+    return nullcontext()
+
+
+BREAKAGES = {
+    "causal": Breakage(
+        title="the decoder's causal mask is forgotten",
+        wrong="mask = cache.target_mask",
+        right="mask = cache.target_mask & causal_mask(length, cache.length)",
+        shows="While it learns, each place can look at the next token, which is the answer. When "
+        "it translates, nothing stands there yet.",
+        check="no look ahead",
+        places=((transformer, "causal_mask", see_everything),),
+    ),
+    "padding": Breakage(
+        title="padding is not hidden",
+        wrong="mask = torch.ones_like(ids, dtype=torch.bool)",
+        right="mask = ids != pad_id",
+        shows="It learns all the same. But a sentence is then translated one way alone and another "
+        "way beside longer ones.",
+        check="padding, neighbours",
+        places=((transformer, "padding_mask", see_padding),),
+    ),
+    "shift": Breakage(
+        title="the decoder's input is not shifted",
+        wrong="target_input = target",
+        right="target_input = [start] + target[:-1]",
+        shows="It learns to copy what it reads, which is the answer. When it translates, it reads "
+        "the start token and copies that.",
+        check="decoder's input",
+        places=((batching, "shifted", not_shifted),),
+    ),
+    "positions": Breakage(
+        title="the positional encoding is forgotten",
+        wrong="states = tokens",
+        right="states = tokens + positions[start : start + length]",
+        shows="A sentence is a bag of words: in any order they get the same translation. Scores "
+        "may hide it: on en-es, whose words hardly ever change places, this twin scores as well. "
+        "On digits that are to be reversed, it cannot.",
+        check="word order",
+        places=(
+            (Embedding, "forward", embed_without_positions),
+            (transformer.Transformer, "positions_for", without_angles),
+        ),
+        settings=("data.source=reverse", "data.limit=600"),
+        steps=600,
+    ),
+    "scale": Breakage(
+        title="embeddings start at N(0, 1), and are multiplied by √d_model besides",
+        wrong="weight = randn(vocab, d_model);  tokens = weight[ids] * d_model ** 0.5",
+        right="weight = randn(vocab, d_model) * 0.3;  tokens = weight[ids]",
+        shows="The first logits are large and wrong, the softmax of attention is all or nothing, "
+        "and positions drown. It learns by heart and generalises badly.",
+        check="loss at start",
+        places=((Embedding, "__init__", too_large),),
+    ),
+    "softmax": Breakage(
+        title="the softmax of attention goes over the wrong axis",
+        wrong="weights = torch.where(mask, scores, -1e9).softmax(dim=-2)",
+        right="weights = torch.where(mask, scores, -inf).softmax(dim=-1)",
+        shows="Each key is shared out among the queries, later ones included. When it translates, "
+        "there is one query at a time, which gets all of every key.",
+        check="attention",
+        places=(
+            (attention, "hide", hide_behind_a_wall),
+            (attention, "softmax", softmax_over_queries),
+        ),
+    ),
+    "eval": Breakage(
+        title="dropout stays on when translating",
+        wrong="translations = greedy(model, source)",
+        right="model.eval();  translations = greedy(model, source);  model.train()",
+        shows="Every translation is made by a model with holes, and by another one each time.",
+        check="same twice",
+        places=tuple((module, "evaluating", as_it_is) for module in (search, judging, beam)),
+        settings=("model.dropout=0.3", "model.inner_dropout=0.3"),
+    ),
+}

@@ -1,0 +1,84 @@
+"""What must hold when a model translates on its own: caches and dropout change no answer.
+
+B batch, T target, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
+from minitransformer.doctor.findings import Finding, judged, shown
+from minitransformer.doctor.patient import Patient, rounding, training, worse
+from minitransformer.search import Choice, evaluating, greedy
+
+TOKENS = 8  # at most so many are produced
+
+
+def cached_as_uncached(patient: Patient) -> Finding:
+    """Decoding from a cache gives the tokens and probabilities of decoding all at once."""
+    model, batch, start_id, config = patient
+    limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
+    with evaluating(model):
+        produced = greedy(model, batch.source, start_id=start_id, limits=limits)
+    width = max(map(len, produced))
+    target = torch.tensor(
+        [[start_id, *(choice.id for choice in row), *[EOS_ID] * width][:width] for row in produced],
+        device=batch.source.device,
+    )  # [B, T]
+    with evaluating(model), torch.no_grad():
+        memory = model.encode(batch.source)
+        logits = model.decode(target, memory)
+        forced = logits.log_softmax(dim=-1)  # [B, T, V]
+        cache = model.new_cache(memory)
+        largest = 0.0
+        for place in range(width):
+            cached = model.decode(target[:, place : place + 1], memory, cache)
+            whole = model.decode(target[:, : place + 1], memory)
+            for each in (cached, whole):
+                gap = each[:, -1].log_softmax(dim=-1) - forced[:, place]
+                largest = worse(largest, gap.abs().max())
+    others = other_choices(produced, forced, rounding(logits))
+    count = sum(map(len, produced))
+    return judged(
+        "cached, uncached",
+        others == 0 and largest <= rounding(logits),
+        f"{count - others} of {count} tokens the same, log-probabilities differ by "
+        f"{shown(largest)}",
+        "a cached token must stand at its true place and see all keys before it",
+    )
+
+
+def other_choices(produced: list[list[Choice]], forced: Tensor, tolerance: float) -> int:
+    """How many tokens a search took that are not the most probable ones, or not as probable."""
+    forced = forced.clone()
+    forced[..., [PAD_ID, BOS_ID]] = -torch.inf  # never labels, so never answers
+    wrong = 0
+    for row, choices in enumerate(produced):
+        for place, choice in enumerate(choices):
+            own = float(forced[row, place, choice.id])
+            is_best = float(forced[row, place].max()) - own <= tolerance
+            log_probability = float(torch.tensor(choice.probability).log())
+            wrong += not (is_best and abs(log_probability - own) <= tolerance)
+    return wrong
+
+
+def same_twice(patient: Patient) -> Finding:
+    """A model that was left in training mode translates a sentence the same way every time."""
+    model, batch, start_id, config = patient
+    dropout = max(config.model.dropout, config.model.inner_dropout)
+    limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
+    with torch.random.fork_rng(devices=[]), training(model):
+        first, second = (
+            [[choice[:2] for choice in row] for row in greedy(
+                model, batch.source, start_id=start_id, limits=limits
+            )]
+            for _ in range(2)
+        )  # fmt: skip
+    others = sum(one != other for one, other in zip(first, second, strict=True))
+    return judged(
+        "same twice",
+        others == 0,
+        f"{others} of {len(first)} sentences come out otherwise the second time "
+        f"(dropout {dropout:g})",
+        "dropout must be off when decoding: model.eval(), and back to model.train() afterwards",
+    )

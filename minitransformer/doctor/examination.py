@@ -1,0 +1,63 @@
+"""A model examined: all checks that take a moment, for a report or before a training begins."""
+
+from minitransformer.data.encoding import EncodedPair
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.doctor.decoding_checks import cached_as_uncached, same_twice
+from minitransformer.doctor.findings import FAILED, WARNING, Finding
+from minitransformer.doctor.learning_checks import finite_everywhere, start_loss
+from minitransformer.doctor.model_checks import (
+    attention_rows,
+    decoder_input,
+    no_look_ahead,
+    no_neighbours,
+    word_order,
+)
+from minitransformer.doctor.patient import Patient, few_pairs, padded_batch
+from minitransformer.errors import ModelError
+from minitransformer.model.transformer import Transformer
+from minitransformer.settings import Config
+from minitransformer.training.trainer import Trainer
+
+# Where several fail, the first says best what is wrong.
+CHECKS = (
+    decoder_input,
+    attention_rows,
+    no_look_ahead,
+    no_neighbours,
+    word_order,
+    cached_as_uncached,
+    same_twice,
+    finite_everywhere,
+)
+
+
+def new_patient(
+    model: Transformer, pairs: list[EncodedPair], tokenizer: PairTokenizer, config: Config
+) -> Patient:
+    """A model with a batch of these pairs, where the model is."""
+    batch = padded_batch(pairs, tokenizer.start_id, config.model.max_length)
+    device = next(model.parameters()).device
+    return Patient(model, batch.to(device), tokenizer.start_id, config)
+
+
+def quick_checks(patient: Patient, *, is_fresh: bool) -> list[Finding]:
+    """Everything that can be measured without training; leaves the model as it was."""
+    findings = [check(patient) for check in CHECKS]
+    return [*findings, start_loss(patient)] if is_fresh else findings
+
+
+def examine_before_training(trainer: Trainer) -> None:
+    """Refuse to train a model that a check finds broken; warnings become notes of the run.
+
+    Only the first process of several looks, at the model itself, and says so to nobody meanwhile.
+    """
+    if trainer.is_finished or not trainer.ranks.is_first:
+        return
+    pairs = few_pairs(trainer.encoded["train"])
+    patient = new_patient(trainer.model, pairs, trainer.tokenizer, trainer.config)
+    is_fresh = trainer.state.step == 0 and not trainer.config.training.start_from
+    findings = quick_checks(patient, is_fresh=is_fresh)
+    for finding in findings:
+        if finding.verdict == FAILED:
+            raise ModelError(f"the model is not sound; {finding.sentence()}")
+    trainer.notes += [each.sentence() for each in findings if each.verdict == WARNING]

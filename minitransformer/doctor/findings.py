@@ -1,0 +1,58 @@
+"""What a check found: in what state a thing is, by which number, and what to do about it."""
+
+import math
+from dataclasses import dataclass
+from textwrap import wrap
+
+OK, WARNING, FAILED = "ok", "warn", "FAIL"
+NAME_WIDTH = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    name: str
+    verdict: str
+    measured: str
+    advice: str = ""  # what usually causes it, or what to do; told unless all is well
+
+    def lines(self) -> list[str]:
+        """As the report shows it."""
+        lines = [f"{self.verdict:5} {self.name:{NAME_WIDTH}}  {self.measured}"]
+        if self.advice and self.verdict != OK:
+            margin = " " * (8 + NAME_WIDTH)
+            lines += wrap(
+                f"→ {self.advice}", 100, initial_indent=margin, subsequent_indent=f"{margin}  ",
+                break_on_hyphens=False,
+            )  # fmt: skip
+        return lines
+
+    def sentence(self) -> str:
+        """In one line, for a training that does not begin or that begins with a warning."""
+        return f"{self.name}: {self.measured}" + (f" ({self.advice})" if self.advice else "")
+
+
+def judged(name: str, is_well: bool, measured: str, advice: str) -> Finding:
+    """A finding that is well, or has failed."""
+    return Finding(name, OK if is_well else FAILED, measured, advice)
+
+
+def shown(value: float) -> str:
+    """A measured number in few digits: 0, 3.2e-07, 0.041, 12.3."""
+    if math.isnan(value):
+        return "not-a-number"
+    return "0" if value == 0 else f"{value:.2g}" if abs(value) < 1 else f"{value:.3g}"
+
+
+def summary(findings: list[Finding]) -> str:
+    """How many of the findings are well, and how many are not."""
+    counts = {
+        verdict: sum(finding.verdict == verdict for finding in findings)
+        for verdict in (OK, WARNING, FAILED)
+    }
+    parts = [f"{counts[OK]} ok"]
+    if counts[WARNING]:
+        parts.append(f"{counts[WARNING]} warning{'s' * (counts[WARNING] > 1)}")
+    parts.append(f"{counts[FAILED]} failed")
+    return ", ".join(parts)

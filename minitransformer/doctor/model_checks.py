@@ -1,0 +1,128 @@
+"""What any model owes to its masks, positions and softmax, measured on a batch of real pairs.
+
+B batch, T target, V vocabulary.
+"""
+
+import torch
+
+from minitransformer.data.tokens import PAD_ID
+from minitransformer.doctor.findings import OK, WARNING, Finding, judged, shown
+from minitransformer.doctor.patient import ROUNDING, Patient, rounding, unpadded, worse
+from minitransformer.model.trace import record
+from minitransformer.search import evaluating
+
+PADDING = "padding must be hidden from all attention: of the encoder, of the decoder, and across"
+
+
+def decoder_input(patient: Patient) -> Finding:
+    """The decoder reads each token one place after it was to be predicted, never at its place."""
+    _, read, labels = patient.batch
+    is_label = labels != PAD_ID  # [B, T]
+    start = labels.new_full((len(labels), 1), patient.start_id)
+    expected = torch.cat((start, labels[:, :-1]), dim=1).masked_fill(~is_label, PAD_ID)
+    wrong = int((read != expected).sum())
+    answers = int(((read == labels) & (expected != labels) & is_label).sum())
+    count = int(is_label.sum())
+    told = f"{wrong} of {count} are not the token before"
+    return judged(
+        "decoder's input",
+        wrong == 0,
+        f"all {count} are the token before" if wrong == 0 else f"{told}, {answers} are the answer",
+        "the target must be shifted: the start token first, then all labels but the last",
+    )
+
+
+def no_look_ahead(patient: Patient) -> Finding:
+    """Logits never depend on later target tokens."""
+    name, (model, batch) = "no look ahead", patient[:2]
+    lengths = (batch.target_input != PAD_ID).sum(dim=1)
+    row = int(lengths.argmax())
+    length = int(lengths[row])
+    if length < 2:
+        return Finding(name, OK, "targets of one token: nothing comes later")
+    places = torch.arange(1, length, device=lengths.device)[:, None]  # the first changed token
+    columns = torch.arange(length, device=lengths.device)
+    target = batch.target_input[row, :length].expand(length - 1, -1)
+    others = target % (model.head.out_features - 1) + 1  # neither the same nor padding
+    changed = torch.where(columns < places, target, others)
+    source = batch.source[row].expand(length - 1, -1)
+    with evaluating(model), torch.no_grad():
+        memory = model.encode(source)
+        before, after = model.decode(target, memory), model.decode(changed, memory)
+    moved = (after - before).abs().amax(dim=2)  # [places, T]
+    leak, seen = (float(moved[which].max()) for which in (columns < places, columns >= places))
+    if seen == 0:
+        return Finding(
+            name, WARNING, "other target tokens change nothing at all, not even what follows them",
+            "the decoder ignores what it reads: all embeddings equal, or weights of zeros?",
+        )  # fmt: skip
+    return judged(
+        name,
+        leak <= 1e-6 * float(before.abs().max()),
+        f"other later tokens move logits by {shown(leak)} (those after them by {shown(seen)})",
+        "the causal mask: True on and below the diagonal, hidden scores -inf before the softmax",
+    )
+
+
+def no_neighbours(patient: Patient) -> Finding:
+    """Padding and the other rows of a batch change nothing."""
+    model, batch = patient[:2]
+    largest = 0.0
+    with evaluating(model), torch.no_grad():
+        logits = model(batch.source, batch.target_input)
+        together = logits.log_softmax(dim=-1)  # [B, T, V]
+        for row, (source, target) in enumerate(zip(batch.source, batch.target_input, strict=True)):
+            alone = model(unpadded(source), unpadded(target)).log_softmax(dim=-1)[0]
+            largest = worse(largest, (together[row, : len(alone)] - alone).abs().max())
+    return judged(
+        "padding, neighbours",
+        largest <= rounding(logits),
+        f"a row alone and padded among others: log-probabilities differ by {shown(largest)}",
+        PADDING,
+    )
+
+
+def word_order(patient: Patient) -> Finding:
+    """The order of the source's words matters exactly where the config has positions."""
+    name, (model, batch) = "word order", patient[:2]
+    rows = [unpadded(row) for row in batch.source]
+    source = max(rows, key=lambda row: len(set(row[0].tolist())))
+    if len(set(source[0].tolist())) < 2:
+        return Finding(name, OK, "no sentence has two different words")
+    start = source.new_tensor([[patient.start_id]])
+    with evaluating(model), torch.no_grad():
+        logits, backwards = (model(each, start) for each in (source, source.flip(1)))
+    # Without positions the encoder's states only change places, which attention does not notice.
+    moved = float((logits - backwards).abs().max())
+    told = f"a source read backwards moves logits by {shown(moved)}"
+    if patient.config.model.position == "none":
+        return Finding(name, OK, f"{told} (model.position is none)")
+    return judged(
+        name,
+        moved > rounding(logits),
+        told,
+        "positions must be added to the embeddings, or rotate queries and keys",
+    )
+
+
+def attention_rows(patient: Patient) -> Finding:
+    """Each query's weights sum to 1 over its keys, with nothing on padding."""
+    model, batch = patient[:2]
+    with evaluating(model), torch.no_grad(), record(model) as tensors:
+        model(batch.source, batch.target_input)
+    farthest = hidden = 0.0
+    for path, weights in tensors.items():
+        if path.endswith(".weights"):
+            farthest = worse(farthest, (weights.sum(dim=-1) - 1).abs().max())
+            is_own = path.startswith("decoder") and "self_attention" in path
+            keys = batch.target_input if is_own else batch.source
+            is_token = (keys != PAD_ID)[:, None, None, :]
+            hidden = worse(hidden, weights.masked_fill(is_token, 0).abs().max())
+    is_axis = farthest <= ROUNDING
+    return judged(
+        "attention",
+        is_axis and hidden == 0,
+        f"each query's weights sum to 1 within {shown(farthest)}, at most {shown(hidden)} of it on "
+        "padding",
+        PADDING if is_axis else "the softmax goes over the last axis, which is that of the keys",
+    )

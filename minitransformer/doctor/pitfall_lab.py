@@ -1,0 +1,121 @@
+"""The pitfall lab: a model trained rightly beside a twin with a classic mistake."""
+
+import tempfile
+import textwrap
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.config import find_config, load_config
+from minitransformer.doctor.breakages import BREAKAGES, Breakage
+from minitransformer.doctor.examination import new_patient, quick_checks
+from minitransformer.doctor.findings import OK, Finding
+from minitransformer.doctor.patient import few_pairs
+from minitransformer.doctor.symptoms import SYMPTOMS, Symptom, Trained
+from minitransformer.judging import Evaluation
+from minitransformer.training.trainer import Trainer
+from minitransformer.training.watcher import Watcher
+
+CONFIG = "tiny.yaml"
+SETTINGS = ("evaluation.train_pairs=300", "logging.tensorboard=false")
+ROW = "  {:46} {:>12} {:>12}"
+
+
+class Twin(NamedTuple):
+    """What was measured of one of two models."""
+
+    findings: list[Finding]  # before the first step
+    after: dict[str, Evaluation]
+    symptom: str
+
+
+class Scores(Watcher):
+    """Keeps what each evaluation found."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Evaluation]] = []
+
+    def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
+        self.all.append(evaluations)
+
+
+def show_pitfalls(names: Iterable[str]) -> int:
+    """Show each mistake: its cause, its symptom, and what catches it."""
+    for number, name in enumerate(names):
+        breakage, symptom = BREAKAGES[name], SYMPTOMS[name]
+        if number:
+            print()
+        print(*cause_lines(name, breakage), sep="\n", flush=True)
+        right = train_twin(breakage, symptom, nullcontext())
+        wrong = train_twin(breakage, symptom, breakage.made())
+        print(*symptom_lines(breakage, symptom, right, wrong), sep="\n")
+        print(*catching_lines(breakage, wrong.findings), sep="\n", flush=True)
+    return 0
+
+
+def train_twin(breakage: Breakage, symptom: Symptom, mistake: AbstractContextManager[None]) -> Twin:
+    """Train the model of the smallest config for some seconds, in a folder that is then gone."""
+    steps = f"training.steps={breakage.steps}"
+    each = [f"{key}={breakage.steps}" for key in ("training.save_every", "evaluation.every")]
+    config = load_config(find_config(CONFIG), [steps, *each, *SETTINGS, *breakage.settings])
+    scores = Scores()
+    with mistake, tempfile.TemporaryDirectory() as folder:
+        run = RunFolder(Path(folder) / "run")
+        trainer = Trainer(config, run, torch.device("cpu"), [scores])
+        pairs = few_pairs(trainer.encoded["train"])
+        patient = new_patient(trainer.model, pairs, trainer.tokenizer, config)
+        findings = quick_checks(patient, is_fresh=True)
+        if code := trainer.run():  # a signal
+            raise SystemExit(code)
+        trained = Trained(trainer, scores.all[0], scores.all[-1])
+        return Twin(findings, trained.after, symptom.measured(trained))
+
+
+def cause_lines(name: str, breakage: Breakage) -> list[str]:
+    return [
+        f"{name}: {breakage.title}",
+        "",
+        *(f"  wrong   {line}" for line in breakage.wrong.split("\n")),
+        *(f"  right   {line}" for line in breakage.right.split("\n")),
+        "",
+        *textwrap.wrap(breakage.shows, 88, initial_indent="  ", subsequent_indent="  "),
+        "",
+    ]
+
+
+def symptom_lines(breakage: Breakage, symptom: Symptom, right: Twin, wrong: Twin) -> list[str]:
+    """A small table of both twins."""
+    changes = ", ".join(breakage.settings)
+    rows = zip(table_column(right), table_column(wrong), strict=True)
+    return [
+        ROW.format(f"{CONFIG}, {breakage.steps} steps", "right", "wrong"),
+        *([f"    (both with {changes})"] if changes else []),
+        *(ROW.format(label, one, other) for (label, one), (_, other) in rows),
+        ROW.format(symptom.label, right.symptom, wrong.symptom),
+        "",
+    ]
+
+
+def table_column(twin: Twin) -> list[tuple[str, str]]:
+    train, valid = twin.after["train"], twin.after["valid"]
+    return [
+        ("loss on training pairs", f"{train.loss.mean:.3f}"),
+        ("loss on held-out pairs", f"{valid.loss.mean:.3f}"),
+        ("held out: right, every earlier token given", f"{valid.accuracy_teacher_forced.mean:.1%}"),
+        ("held out: right, on its own", f"{valid.accuracy_free_running.mean:.1%}"),
+        ("held out: sentences exact", f"{valid.exact_match.mean:.1%}"),
+    ]
+
+
+def catching_lines(breakage: Breakage, findings: list[Finding]) -> list[str]:
+    """What the checks said of the twin before its first step, the one meant for it first."""
+    caught = [finding for finding in findings if finding.verdict != OK]
+    meant = [finding for finding in caught if finding.name == breakage.check]
+    others = ", ".join(f"'{finding.name}'" for finding in caught if finding not in meant)
+    lines = ["  Caught before the first step, by train.py and by the doctor:"]
+    lines += [f"  {line}" for finding in meant for line in finding.lines()]
+    return lines + ([f"  (and by {others})"] if others else [])

@@ -1,0 +1,122 @@
+"""The doctor's report: each finding printed when it is made, and how it all ends."""
+
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from minitransformer import __version__
+from minitransformer.checkpoint import RunFolder, State
+from minitransformer.data.encoding import EncodedPair
+from minitransformer.data.preparation import Prepared, prepare
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.decoding import Translator
+from minitransformer.doctor.data_checks import corpus_findings
+from minitransformer.doctor.examination import new_patient, quick_checks
+from minitransformer.doctor.findings import FAILED, WARNING, Finding, summary
+from minitransformer.doctor.learning_checks import one_batch_by_heart
+from minitransformer.doctor.patient import drawn_pairs, few_pairs
+from minitransformer.doctor.run_checks import corpus_finding, folder_findings
+from minitransformer.errors import DataError, UserError
+from minitransformer.seeding import mix
+from minitransformer.settings import Config
+from minitransformer.training.trainer import INITIALIZATION
+from minitransformer.weights import build_model
+
+
+class Report:
+    """Prints findings as they come, and remembers them."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def section(self, title: str) -> None:
+        print(f"\n{title}")
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self.findings.append(finding)
+            print(*finding.lines(), sep="\n", flush=True)
+
+    def end(self) -> int:
+        """The last line, and the exit code that goes with it."""
+        print(f"\n{summary(self.findings)}")
+        return int(any(finding.verdict == FAILED for finding in self.findings))
+
+    def on_machine(self) -> None:
+        """What everything else runs on."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        cuda = torch.cuda.is_available()
+        print(f"minitransformer {__version__}, Python {platform.python_version()}, ", end="")
+        print(f"torch {torch.__version__} on {platform.system()} {platform.machine()}")
+        print(f"{cores} cores, torch uses {torch.get_num_threads()}", end="")
+        print(f"; {torch.cuda.get_device_name()}" if cuda else "; no CUDA", flush=True)
+
+    def on_config(self, config: Config) -> None:
+        """A config's corpus, and a fresh model of its shape."""
+        self.section("The corpus")
+        prepared = self.on_corpus(config)
+        if prepared is None:
+            return
+        if config.training.threads:
+            torch.set_num_threads(config.training.threads)
+        torch.manual_seed(mix(config.training.seed, INITIALIZATION))
+        model = build_model(config, prepared.tokenizer)
+        pairs = few_pairs(prepared.encoded["train"])
+        patient = new_patient(model, pairs, prepared.tokenizer, config)
+        self.section(f"A fresh model, on {count_of(pairs)} of the corpus")
+        self.add(quick_checks(patient, is_fresh=True))
+        self.add([one_batch_by_heart(pairs, prepared.tokenizer, config)])
+
+    def on_corpus(self, config: Config, tokenizer: PairTokenizer | None = None) -> Prepared | None:
+        """What is found in a corpus; nothing is returned of one that cannot be used."""
+        try:
+            prepared = prepare(config, tokenizer)
+        except DataError as error:
+            # A run translates without its corpus, but none begins or goes on without one.
+            verdict = WARNING if tokenizer else FAILED
+            self.add([Finding("corpus", verdict, str(error))])
+            return None
+        self.add(corpus_findings(prepared))
+        return prepared
+
+    def on_run(self, path: Path) -> None:
+        """A run's folder, its corpus, and the model that it translates with."""
+        run = RunFolder(path)
+        config = run.load_config()
+        self.section(f"The run {path}")
+        findings, state = folder_findings(run)
+        self.add(findings)
+        try:
+            tokenizer = run.load_tokenizer(config)
+        except UserError as error:
+            self.add([Finding("tokenizer", FAILED, str(error))])
+            return
+        self.section("Its corpus")
+        prepared = self.on_corpus(config, tokenizer)
+        if state is None:
+            return
+        if prepared:
+            self.add([corpus_finding(prepared, state, config)])
+        self.on_trained_model(run, config, state, prepared)
+
+    def on_trained_model(
+        self, run: RunFolder, config: Config, state: State, prepared: Prepared | None
+    ) -> None:
+        translator = Translator.load(run.path)
+        if config.training.threads:
+            torch.set_num_threads(config.training.threads)
+        tokenizer = translator.tokenizer
+        pairs, origin = drawn_pairs(len(tokenizer.source), len(tokenizer.target)), "drawn by chance"
+        if prepared:
+            pairs, origin = few_pairs(prepared.encoded["train"]), "of the corpus"
+        patient = new_patient(translator.model, pairs, tokenizer, config)
+        where = f"{translator.checkpoint} of {config.training.steps:,} steps"
+        self.section(f"Its model ({where}), on {count_of(pairs)} {origin}")
+        self.add(quick_checks(patient, is_fresh=False))
+
+
+def count_of(pairs: list[EncodedPair]) -> str:
+    return f"{len(pairs)} pair{'s' * (len(pairs) != 1)}"

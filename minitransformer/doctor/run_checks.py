@@ -1,0 +1,126 @@
+"""The state of a run's folder: is every checkpoint whole, and does everything fit together?"""
+
+import json
+from pathlib import Path
+
+from minitransformer.checkpoint import Checkpoint, RunFolder, State
+from minitransformer.data.preparation import Prepared
+from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
+from minitransformer.errors import CheckpointError
+from minitransformer.settings import Config
+
+
+def folder_findings(run: RunFolder) -> tuple[list[Finding], State | None]:
+    """What is found in a folder, and the state of the newest checkpoint that is whole."""
+    findings, whole = checkpoint_findings(run)
+    if not whole:
+        return findings, None
+    state = whole[0].state
+    findings += pointer_findings(run, state)
+    findings += leftover_findings(run)
+    findings.append(metrics_finding(run.metrics, state))
+    return findings, state
+
+
+def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[Checkpoint]]:
+    """Each checkpoint compared with its checksums; those that are whole, newest first."""
+    findings, whole = [], []
+    for step in run.steps():
+        name = run.step_path(step).name
+        try:
+            checkpoint = run.load(step, for_training=True)
+        except CheckpointError as error:
+            findings.append(
+                Finding(
+                    name,
+                    FAILED,
+                    str(error),
+                    "train.py goes back to the newest whole one by itself; this one can be removed",
+                )
+            )
+        else:
+            whole.append(checkpoint)
+            size = sum(path.stat().st_size for path in checkpoint.path.iterdir())
+            findings.append(Finding(name, OK, f"all checksums are right ({size / 1e6:,.1f} MB)"))
+    if not run.has_started:
+        findings.append(
+            Finding("checkpoints", WARNING, "none yet", "train.py begins this run from its start")
+        )
+    return findings, whole
+
+
+def pointer_findings(run: RunFolder, newest: State) -> list[Finding]:
+    """Do `last` and `best` name the steps that the newest checkpoint knows of?"""
+    findings = []
+    for name, expected in (("last", newest.step), ("best", newest.best_step)):
+        if expected is None:
+            continue
+        named = run.pointed(name)
+        is_there = expected in run.steps()
+        told = "no step" if named is None else f"step {named}"
+        if not is_there:
+            told += f", and step {expected} is gone"
+        elif named != expected:
+            told += f" instead of step {expected}"
+        advice = "the next save mends it"
+        if name == "best" and not is_there:
+            advice = "what did best is lost; translate.py --checkpoint last takes the last one"
+        verdict = OK if is_there and named == expected else WARNING if is_there else FAILED
+        findings.append(Finding(name, verdict, f"names {told}", advice))
+    return findings
+
+
+def leftover_findings(run: RunFolder) -> list[Finding]:
+    """What saves that were killed have left behind."""
+    left = [
+        path for folder in (run.path, run.checkpoints) for path in sorted(folder.glob(".*.part"))
+    ]
+    if not left:
+        return [Finding("leftovers", OK, "no part of a save that was killed")]
+    names = ", ".join(path.name for path in left)
+    return [
+        Finding(
+            "leftovers",
+            WARNING,
+            f"{names}: of a save that was killed, or that is under way",
+            "harmless: nothing reads it, and the next save takes its place",
+        )
+    ]
+
+
+def metrics_finding(path: Path, state: State) -> Finding:
+    """Are all rows there that the newest checkpoint knows of, and can they be read?"""
+    content = path.read_bytes() if path.exists() else b""
+    known = content[: state.metrics_bytes]
+    name, advice = "metrics.jsonl", "curves will have a gap; training itself does not need it"
+    if len(content) < state.metrics_bytes:
+        missing = state.metrics_bytes - len(content)
+        return Finding(name, FAILED, f"{missing:,} bytes shorter than the run knows", advice)
+    lines = known.splitlines()
+    broken = [number for number, line in enumerate(lines, start=1) if not is_row(line)]
+    measured = f"{len(lines):,} rows, all readable"
+    if broken:
+        measured = f"line {broken[0]} of {len(lines):,} is no row of scores"
+    elif later := len(content) - len(known):
+        measured += f" ({later:,} bytes after the last checkpoint, which resuming takes back)"
+    return judged(name, not broken, measured, advice)
+
+
+def is_row(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def corpus_finding(prepared: Prepared, state: State, config: Config) -> Finding:
+    """Is the corpus still the one that the run was trained with?"""
+    name = "corpus unchanged"
+    if prepared.fingerprint == state.data_fingerprint:
+        return Finding(name, OK, f"{prepared.corpus.name} is what the run was trained with")
+    measured = f"{prepared.corpus.name} has other sentence pairs than the run was trained with"
+    if state.step >= config.training.steps:
+        return Finding(name, WARNING, measured, "its scores cannot be measured again")
+    return Finding(
+        name, FAILED, measured, "it cannot be continued: bring the corpus back, or use --fresh"
+    )
