@@ -7,7 +7,7 @@ import torch
 
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError, DivergedError
-from minitransformer.storage import json_with_checksum, read_tensors
+from minitransformer.storage import json_with_checksum, read_tensors, tensor_bytes
 from minitransformer.training.divergence import find_trouble, smallest_part
 from minitransformer.training.gradients import Objective
 from minitransformer.training.incident import read_incident
@@ -57,7 +57,7 @@ def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
     poison_word(trainer, "car")
     message = step_until_trouble(trainer)
     folder = tmp_path / "run" / "diverged" / f"step-{trainer.state.step + 1:06d}"
-    assert f"python -m minitransformer.doctor --replay {folder}; " in message
+    assert f"python -m minitransformer.doctor --replay {folder}" in message
     incident = read_incident(folder)
     kept = read_tensors(folder / "model.safetensors")
     assert same_bits(kept, weights(trainer))
@@ -113,7 +113,7 @@ def test_an_evaluation_that_is_no_number_names_split_part_and_pair(tmp_path):
     with pytest.raises(DivergedError) as stopped:
         trainer.evaluate()
     message = str(stopped.value)
-    assert "the train loss after step 0 is nan: it begins in encoder" in message
+    assert "the train loss after step 0 is nan; it begins in encoder" in message
     assert " of en-es (train): " in message
     assert not read_incident(tmp_path / "run/diverged/step-000000").is_training
     assert trainer.run_folder.metrics.read_bytes() == b""
@@ -158,6 +158,27 @@ def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
     assert not list((tmp_path / "runs/tiny/checkpoints").glob("step-*"))
     (folder,) = (tmp_path / "runs/tiny/diverged").iterdir()
     assert json.loads((folder / "batch.json").read_text())["content"]["part"]
+
+
+def test_the_doctor_plays_it_again(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    poison_word(trainer, "car")
+    step_until_trouble(trainer)
+    (folder,) = (tmp_path / "run/diverged").iterdir()
+    told = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
+    assert (told.code, told.err) == (0, "")
+    assert "encoder.embedding.tokens                1e+25\n" in told.out
+    assert "first not finite: encoder.layers.0.self_attention.scores\n" in told.out
+    assert all("car" in line for line in told.out.splitlines() if "→" in line)
+    assert "→" in told.out
+    model = read_tensors(folder / "model.safetensors")
+    model["encoder.embedding.weight"].clamp_(-1, 1)
+    (folder / "model.safetensors").write_bytes(tensor_bytes(model))
+    told = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
+    assert told.code == 1
+    assert "all of its numbers are finite this time" in told.out
+    told = run("minitransformer/doctor/__main__.py", "--replay", tmp_path, folder=tmp_path)
+    assert told.err == f"error: {tmp_path}/batch.json: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

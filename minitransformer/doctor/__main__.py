@@ -35,6 +35,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="train tiny.yaml beside a twin with this classic mistake: its symptom, and what "
         "catches it",
     )  # fmt: skip
+    what.add_argument(
+        "--replay", type=Path, metavar="FOLDER",
+        help="compute a batch that stopped a training once more, stage by stage",
+    )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="change a setting of the config, such as model.norm=pre (repeatable)",
@@ -54,6 +58,10 @@ def main(arguments: list[str]) -> int:
         from minitransformer.doctor.pitfall_lab import show_pitfalls
 
         return show_pitfalls(PITFALLS if options.pitfall == "all" else (options.pitfall,))
+    if options.replay:
+        from minitransformer.doctor.replay import replay
+
+        return replay(options.replay)
     from minitransformer.doctor.report import Report
     from minitransformer.newest_runs import runs_newest_first
 

@@ -66,7 +66,8 @@ class Incident:
             return "no batch alone has it, only their sum"
         which = "; ".join(self.examples)
         if len(self.rows) > len(self.examples):
-            which = f"{len(self.rows)} of {len(self.sources)} pairs of the batch, such as {which}"
+            count = "all" if len(self.rows) == len(self.sources) else f"{len(self.rows)} of"
+            which = f"{count} {len(self.sources)} pairs of its batch, such as {self.examples[0]}"
         return f"it begins in {self.part}, with {which}"
 
 
@@ -142,15 +143,17 @@ def examples(split: Split, places: list[int]) -> tuple[str, ...]:
 def keep(trainer: "Trainer", incident: Incident, what: str) -> DivergedError:
     """Write an incident into the run's folder, and put everything into words."""
     folder = trainer.run_folder.path / FOLDER / f"step-{incident.step:06d}"
-    advice = "lower training.learning_rate or training.clip_norm and start again with --fresh"
     look = ""
     if incident.sources:
-        look = f"look closer: python -m minitransformer.doctor --replay {folder}; or "
+        look = f"; to look closer: python -m minitransformer.doctor --replay {folder}"
         if trainer.ranks.is_first:
             content = dataclasses.asdict(incident)
             weights = tensor_bytes(model_tensors(trainer.model))
             replace_folder(folder, {WEIGHTS: weights, BATCH: json_with_checksum(content)})
-    return DivergedError(f"{what}: {incident.words}. Checkpoints are as they were; {look}{advice}")
+    return DivergedError(
+        f"{what}; {incident.words}. Checkpoints are as they were. Lower training.learning_rate or "
+        f"training.clip_norm and start again with --fresh{look}"
+    )
 
 
 def read_incident(folder: Path) -> Incident:

@@ -1,0 +1,67 @@
+"""A batch that stopped a training, computed once more: every stage up to the first that is none."""
+
+from pathlib import Path
+
+import torch
+
+from minitransformer.checkpoint import RunFolder
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.doctor.findings import shown
+from minitransformer.errors import CheckpointError
+from minitransformer.line_translation import without_controls
+from minitransformer.storage import read_tensors
+from minitransformer.training.divergence import Trouble, find_trouble
+from minitransformer.training.gradients import Objective
+from minitransformer.training.incident import WEIGHTS, Incident, read_incident
+from minitransformer.weights import trained_model
+
+STAGES, PAIRS = 15, 10  # that are shown: the last stages, the first pairs
+
+
+def replay(folder: Path) -> int:
+    """Show what happens in a folder that a stopped training has kept; returns the exit code."""
+    incident = read_incident(folder)
+    run = RunFolder(folder.resolve().parent.parent)
+    config = run.load_config()
+    tokenizer = run.load_tokenizer(config)
+    refuse_other_ids(incident, tokenizer, folder)
+    weights = read_tensors(folder / WEIGHTS)
+    model = trained_model(config, tokenizer, {str(folder): weights})
+    model.train(incident.is_training)
+    if config.training.threads:
+        torch.set_num_threads(config.training.threads)
+    objective = Objective(model, config.training)
+    trouble = find_trouble(objective, incident.batch(), seed=incident.seed, scale=incident.scale)
+    when = "while training" if incident.is_training else "while evaluating after it"
+    print(f"step {incident.step}, {when}: a batch of {len(incident.sources)} pairs")
+    if trouble is None:
+        print("all of its numbers are finite this time: another machine, or a changed model?")
+        return 1
+    for line in stage_lines(trouble):
+        print(line)
+    print(f"\nfirst not finite: {trouble.part}")
+    print(
+        f"with {len(trouble.rows)} of the pairs{':' if len(trouble.rows) <= PAIRS else ', such as'}"
+    )
+    for row in trouble.rows[:PAIRS]:
+        source, target = incident.sources[row], incident.targets[row]
+        pair = f"{tokenizer.source.decode(source)} → {tokenizer.target.decode(target)}"
+        print(f"  {without_controls(pair)}")
+    return 0
+
+
+def refuse_other_ids(incident: Incident, tokenizer: PairTokenizer, folder: Path) -> None:
+    for rows, side in ((incident.sources, tokenizer.source), (incident.targets, tokenizer.target)):
+        if not all(row and 0 <= min(row) <= max(row) < len(side) for row in rows):
+            raise CheckpointError(f"{folder}: has tokens that the run's vocabulary has not")
+
+
+def stage_lines(trouble: Trouble) -> list[str]:
+    """The largest value of each stage, in the order of computation."""
+    earlier, last = trouble.stages[:-STAGES], trouble.stages[-STAGES:]
+    width = max((len(stage.name) for stage in last), default=0)
+    lines = [f"\n{'stage':{width}}  largest value"] if last else []
+    if earlier:
+        most = max(stage.largest for stage in earlier)
+        lines.append(f"({len(earlier)} earlier ones, at most {shown(most)})")
+    return lines + [f"{stage.name:{width}}  {shown(stage.largest)}" for stage in last]
