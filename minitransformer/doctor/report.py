@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from minitransformer import __version__
-from minitransformer.checkpoint import RunFolder, State
+from minitransformer.checkpoint import RunFolder
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.preparation import Prepared, prepare
 from minitransformer.data.tokenizer import PairTokenizer
@@ -20,6 +20,7 @@ from minitransformer.doctor.learning_checks import one_batch_by_heart
 from minitransformer.doctor.patient import drawn_pairs, few_pairs
 from minitransformer.doctor.run_checks import corpus_finding, folder_findings
 from minitransformer.errors import DataError, UserError
+from minitransformer.saved_step import State
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
 from minitransformer.training.trainer import INITIALIZATION
