@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
-from minitransformer.checkpoint import Checkpoint, RunFolder, State
+from minitransformer.checkpoint import RunFolder
 from minitransformer.data.preparation import Prepared
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
 from minitransformer.errors import CheckpointError
+from minitransformer.saved_step import Checkpoint, State
 from minitransformer.settings import Config
 
 
