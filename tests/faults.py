@@ -8,13 +8,16 @@ import builtins
 import errno
 import io
 import os
+import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+Sabotage = Callable[[], None]
 CHANGES = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "os.link", "os.symlink"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
@@ -33,12 +36,32 @@ class Fault:
     how: str = "nothing"
     at: int = 0  # counted from 1
     noted: Path | None = None  # a file that gets a line per point: its kind and its path
-    broken: Callable[[], None] | None = None  # breaks the product first, to see that it is noticed
+    broken: Sabotage | None = None  # breaks the product first, to see that it is noticed
 
     def __call__(self) -> None:
         if self.broken:
             self.broken()
         Saboteur(self).install()
+
+
+@dataclass(frozen=True)
+class SizeLimit:
+    """No file may grow beyond so many bytes."""
+
+    most: int
+
+    def __call__(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.most, self.most))
+
+
+@dataclass(frozen=True)
+class Delay:
+    """The script begins late."""
+
+    seconds: float
+
+    def __call__(self) -> None:
+        time.sleep(self.seconds)
 
 
 class Saboteur:

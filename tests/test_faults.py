@@ -25,6 +25,7 @@ from tests.survival import (
     differences,
     outcome,
     run_in,
+    sending,
     side_by_side,
     start,
 )
@@ -138,7 +139,7 @@ def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_bits(uninterru
         code = KILLED
         while code == KILLED:
             running = start(folder)
-            yield running, [(moments.uniform(0.05, 0.45), signal.SIGKILL)]
+            yield running, [(moments.uniform(0.05, 0.45), sending(signal.SIGKILL))]
             code = running.finish().code
             check_newest(run_in(folder))
             if code == KILLED:
