@@ -6,6 +6,7 @@ audit events and stands between files and the system; at the nth change below `r
 
 import builtins
 import errno
+import importlib
 import io
 import os
 import resource
@@ -42,6 +43,26 @@ class Fault:
         if self.broken:
             self.broken()
         Saboteur(self).install()
+
+
+@dataclass(frozen=True)
+class SignalAtCall:
+    """The signal comes when a function is called for the first time."""
+
+    number: int
+    module: str
+    function: str
+
+    def __call__(self) -> None:
+        module = importlib.import_module(self.module)
+        genuine, coming = getattr(module, self.function), [self.number]
+
+        def called(*arguments: Any, **options: Any) -> Any:
+            if coming:
+                os.kill(os.getpid(), coming.pop())
+            return genuine(*arguments, **options)
+
+        setattr(module, self.function, called)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Generator, Iterable
 from multiprocessing.connection import wait
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minitransformer.checkpoint import RunFolder
 from minitransformer.storage import read_json_with_checksum
 from tests.events import everything_without_clock
-from tests.faults import Sabotage
+from tests.faults import Fault, Sabotage
 from tests.processes import Finished, Running
 from tests.small_runs import final_hashes
 from tests.test_trainer import without_clock
@@ -76,6 +76,27 @@ def complaints(finished: Finished) -> list[str]:
     """What a run has to say of its folder; warnings are about what so short a run has learnt."""
     lines = [*finished.out.splitlines(), *finished.err.splitlines()]
     return [line for line in lines if line.startswith(("error:", "note:"))]
+
+
+class Uninterrupted(NamedTuple):
+    """A run that nothing befell."""
+
+    outcome: dict[str, Any]
+    points: list[str]  # the kind and the path of each change of the disk
+
+    def place(self, kind: str, file: str) -> int:
+        """The number of the last point of a kind at a file."""
+        return max(
+            number for number, point in enumerate(self.points, start=1)
+            if point.startswith(f"{kind} ") and point.endswith(file)
+        )  # fmt: skip
+
+
+def uninterrupted_in(folder: Path, *changes: str, broken: Sabotage | None = None) -> Uninterrupted:
+    fault = Fault(noted=folder / "points", broken=broken)
+    assert start(folder, fault, *changes).finish().code == 0
+    points = (folder / "points").read_text().splitlines()
+    return Uninterrupted(outcome(run_in(folder)), points)
 
 
 def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
