@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
+        "tests.plain_interrupts",
         "minitransformer.explain.tensorboard",
         "minitransformer.training.console",
         "minitransformer.prompt",
