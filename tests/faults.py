@@ -6,15 +6,19 @@ audit events and stands between files and the system; at the nth change below `r
 
 import builtins
 import errno
+import importlib
 import io
 import os
+import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+Sabotage = Callable[[], None]
 CHANGES = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "os.link", "os.symlink"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
@@ -33,12 +37,52 @@ class Fault:
     how: str = "nothing"
     at: int = 0  # counted from 1
     noted: Path | None = None  # a file that gets a line per point: its kind and its path
-    broken: Callable[[], None] | None = None  # breaks the product first, to see that it is noticed
+    broken: Sabotage | None = None  # breaks the product first, to see that it is noticed
 
     def __call__(self) -> None:
         if self.broken:
             self.broken()
         Saboteur(self).install()
+
+
+@dataclass(frozen=True)
+class SignalAtCall:
+    """The signal comes when a function is called for the first time."""
+
+    number: int
+    module: str
+    function: str
+
+    def __call__(self) -> None:
+        module = importlib.import_module(self.module)
+        genuine, coming = getattr(module, self.function), [self.number]
+
+        def called(*arguments: Any, **options: Any) -> Any:
+            if coming:
+                os.kill(os.getpid(), coming.pop())
+            return genuine(*arguments, **options)
+
+        setattr(module, self.function, called)
+
+
+@dataclass(frozen=True)
+class SizeLimit:
+    """No file may grow beyond so many bytes."""
+
+    most: int
+
+    def __call__(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.most, self.most))
+
+
+@dataclass(frozen=True)
+class Delay:
+    """The script begins late."""
+
+    seconds: float
+
+    def __call__(self) -> None:
+        time.sleep(self.seconds)
 
 
 class Saboteur:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
+        "tests.plain_interrupts",
         "minitransformer.explain.tensorboard",
         "minitransformer.training.console",
         "minitransformer.prompt",
@@ -81,7 +82,8 @@ def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Fi
 def run_script(script: str, arguments: list[str], folder: Path, terminal: str | None,
                sabotage: Callable[[], None] | None) -> None:  # fmt: skip
     # What a shell starts in the background ignores Ctrl-C, and so would all that is forked from it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # It is as a script has it that loads: to the signal's own effect, and no traceback from here.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     multiprocessing.set_start_method("fork", force=True)  # as it was before somebody forked it
     os.chdir(folder)
     names = [f".{Path(script).name}.{stream}" for stream in ("in", "out", "err")]

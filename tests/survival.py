@@ -1,15 +1,16 @@
 """A short run, what must be the same at its end whatever happened, and many such runs."""
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from multiprocessing.connection import wait
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minitransformer.checkpoint import RunFolder
 from minitransformer.storage import read_json_with_checksum
 from tests.events import everything_without_clock
-from tests.faults import Fault
+from tests.faults import Fault, Sabotage
 from tests.processes import Finished, Running
 from tests.small_runs import final_hashes
 from tests.test_trainer import without_clock
@@ -22,7 +23,7 @@ SHORT = (
 )  # fmt: skip
 CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # a clock's digits are of different lengths
 
-Moments = list[tuple[float, int]]  # seconds from a start, and the signal that is sent then
+Moments = list[tuple[float, Callable[[Running], None]]]  # seconds from a start, and what is done
 Job = Generator[tuple[Running, Moments], None, None]
 
 
@@ -35,7 +36,11 @@ def run_in(folder: Path) -> Path:
     return folder / "runs" / "tiny"
 
 
-def start(folder: Path, fault: Fault | None = None, *changes: str) -> Running:
+def sending(number: int) -> Callable[[Running], None]:
+    return lambda running: running.signal(number)
+
+
+def start(folder: Path, fault: Sabotage | None = None, *changes: str) -> Running:
     return Running(*command(*changes), folder=folder, sabotage=fault)
 
 
@@ -73,6 +78,27 @@ def complaints(finished: Finished) -> list[str]:
     return [line for line in lines if line.startswith(("error:", "note:"))]
 
 
+class Uninterrupted(NamedTuple):
+    """A run that nothing befell."""
+
+    outcome: dict[str, Any]
+    points: list[str]  # the kind and the path of each change of the disk
+
+    def place(self, kind: str, file: str) -> int:
+        """The number of the last point of a kind at a file."""
+        return max(
+            number for number, point in enumerate(self.points, start=1)
+            if point.startswith(f"{kind} ") and point.endswith(file)
+        )  # fmt: skip
+
+
+def uninterrupted_in(folder: Path, *changes: str, broken: Sabotage | None = None) -> Uninterrupted:
+    fault = Fault(noted=folder / "points", broken=broken)
+    assert start(folder, fault, *changes).finish().code == 0
+    points = (folder / "points").read_text().splitlines()
+    return Uninterrupted(outcome(run_in(folder)), points)
+
+
 def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
     """Run jobs so many at a time; a job yields each process that it wants to see the end of."""
     waiting = iter(jobs)
@@ -83,7 +109,7 @@ def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
             if step := next(job, None):
                 running, moments = step
                 now = time.monotonic()
-                due = sorted((now + seconds, number) for seconds, number in moments)
+                due = sorted(((now + after, deed) for after, deed in moments), key=itemgetter(0))
                 going[running.process.sentinel] = (job, running, due)
                 return
             job = None
@@ -97,9 +123,9 @@ def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
         assert ended or due, "a process does not end"
         for _, running, moments in going.values():
             while moments and moments[0][0] <= time.monotonic():
-                number = moments.pop(0)[1]
+                deed = moments.pop(0)[1]
                 if running.process.is_alive():
-                    running.signal(number)
+                    deed(running)
         for sentinel in ended:
             job, running, _ = going.pop(sentinel)
             running.process.join()

@@ -5,7 +5,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -20,13 +19,15 @@ from minitransformer.training.optimizer import AdamW
 from tests.faults import Fault
 from tests.survival import (
     Job,
+    Uninterrupted,
     check_newest,
     complaints,
     differences,
-    outcome,
     run_in,
+    sending,
     side_by_side,
     start,
+    uninterrupted_in,
 )
 
 KILLED = -signal.SIGKILL
@@ -35,36 +36,18 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Uninterrupted(NamedTuple):
-    outcome: dict
-    points: list[str]  # the kind and the path of each change of the disk
-
-    def sample(self) -> list[tuple[str, int]]:
-        """Each way to change the disk once: not always its first time, nor always the same file."""
-        by_kind: dict[str, list[int]] = {}
-        for number, point in enumerate(self.points, start=1):
-            by_kind.setdefault(point.split()[0], []).append(number)
-        chosen = [("kill", random.Random(kind).choice(by_kind[kind])) for kind in sorted(by_kind)]
-        return [*chosen, ("tear", self.place("write", "000005.part/model.safetensors"))]
-
-    def place(self, kind: str, file: str) -> int:
-        """The number of the last point of a kind at a file."""
-        return max(
-            number for number, point in enumerate(self.points, start=1)
-            if point.startswith(f"{kind} ") and point.endswith(file)
-        )  # fmt: skip
-
-
-def uninterrupted_in(folder: Path, fault: Fault) -> Uninterrupted:
-    assert start(folder, fault).finish().code == 0
-    points = (folder / "points").read_text().splitlines()
-    return Uninterrupted(outcome(run_in(folder)), points)
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> Uninterrupted:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return uninterrupted_in(folder, Fault(noted=folder / "points"))
+    return uninterrupted_in(tmp_path_factory.mktemp("uninterrupted"))
+
+
+def sample(whole: Uninterrupted) -> list[tuple[str, int]]:
+    """Each way to change the disk once: not always its first time, nor always the same file."""
+    by_kind: dict[str, list[int]] = {}
+    for number, point in enumerate(whole.points, start=1):
+        by_kind.setdefault(point.split()[0], []).append(number)
+    chosen = [("kill", random.Random(kind).choice(by_kind[kind])) for kind in sorted(by_kind)]
+    return [*chosen, ("tear", whole.place("write", "000005.part/model.safetensors"))]
 
 
 def struck(folder: Path, expected: Uninterrupted, *faults: Fault) -> Job:
@@ -98,7 +81,7 @@ def test_a_run_changes_the_disk_in_all_the_ways_that_are_tried(uninterrupted):
 def test_killed_at_each_kind_of_change_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
     side_by_side(
         struck(tmp_path / str(number), uninterrupted, Fault(how, number))
-        for how, number in uninterrupted.sample()
+        for how, number in sample(uninterrupted)
     )
 
 
@@ -138,7 +121,7 @@ def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_bits(uninterru
         code = KILLED
         while code == KILLED:
             running = start(folder)
-            yield running, [(moments.uniform(0.05, 0.45), signal.SIGKILL)]
+            yield running, [(moments.uniform(0.05, 0.45), sending(signal.SIGKILL))]
             code = running.finish().code
             check_newest(run_in(folder))
             if code == KILLED:
@@ -220,7 +203,7 @@ def forget_the_pointers() -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
 def test_a_broken_promise_is_noticed(tmp_path, broken: Callable[[], None], point, noticed):
-    whole = uninterrupted_in(tmp_path, Fault(noted=tmp_path / "points", broken=broken))
+    whole = uninterrupted_in(tmp_path, broken=broken)
     (tmp_path / "parts").mkdir()
     fault = Fault("tear", whole.place(*point.split()), broken=broken)
     assert start(tmp_path / "parts", fault).finish().code == KILLED

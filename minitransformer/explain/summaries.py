@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import summary as torch_summary
 
 from minitransformer.explain.attention_view import AttentionView
@@ -121,7 +122,15 @@ def hyperparameters(config: Config) -> tuple[Any, Any]:
         for key, value in dataclasses.asdict(getattr(config, section)).items():
             values[f"{section}.{key}"] = shown_value(value)
     experiment, start, _ = torch_summary.hparams(values, dict.fromkeys(FINAL_METRICS, 0.0))
-    return experiment, start
+    return experiment, in_order(start)
+
+
+def in_order(start: Any) -> Any:
+    """The run's values sorted by name: left to itself, protobuf shuffles them in each process."""
+    for value in start.value:
+        data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        value.metadata.plugin_data.content = data.SerializeToString(deterministic=True)
+    return start
 
 
 def shown_value(value: Any) -> float | str:

@@ -1,0 +1,63 @@
+"""The same seed gives the same bits in any folder, under any locale, time zone and environment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+from tests.survival import Uninterrupted, command, differences, uninterrupted_in
+
+NOISE = {"COLUMNS": "20", "TERM": "dumb", "PYTHONOPTIMIZE": "1", "OMP_NUM_THREADS": "2",
+         "MINITRANSFORMER": "?", "LANGUAGE": "bn:de", "PYTHONUNBUFFERED": "1"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Uninterrupted:
+    return uninterrupted_in(tmp_path_factory.mktemp("whole"))
+
+
+def trained(folder: Path, run: str, environment: dict[str, str]) -> Path:
+    """The run's folder, after a Python of its own has trained there."""
+    folder.mkdir(parents=True)
+    script, *arguments = command()
+    result = subprocess.run(
+        [sys.executable, ROOT / script, *arguments, "--run", run],
+        cwd=folder, env=os.environ | environment, capture_output=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr.decode()
+    return folder / run
+
+
+def test_the_same_seed_gives_the_same_bits_in_another_place_and_environment(whole, tmp_path):
+    environment = {"PYTHONHASHSEED": "123", "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Dhaka", **NOISE}
+    run = trained(tmp_path / "ein Ort, জায়গা", "other/নাম der Läufe", environment)
+    assert differences(run, whole.outcome) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONHASHSEED": "0"},
+        {"PYTHONHASHSEED": "4294967295"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"LC_ALL": "POSIX", "TZ": "America/St_Johns"},
+        {"LC_ALL": "de_DE.UTF-8", "TZ": "Pacific/Kiritimati"},
+        {"LC_ALL": "bn_BD.UTF-8", "PYTHONHASHSEED": "7"},
+        {"PYTHONOPTIMIZE": "2", "PYTHONDEVMODE": "0"},
+        {"HOME": "/nonexistent", "TMPDIR": "/tmp"},
+    ],
+    ids=lambda environment: " ".join(f"{key}={value}" for key, value in environment.items()),
+)
+def test_no_part_of_the_environment_changes_a_bit(whole, tmp_path, environment):
+    assert differences(trained(tmp_path / "here", "run", environment), whole.outcome) == []
+
+
+def test_another_seed_is_noticed(whole, tmp_path):
+    other = uninterrupted_in(tmp_path, "training.seed=2")
+    assert {name for name in other.outcome if other.outcome[name] != whole.outcome[name]} >= {
+        "tensors", "metrics", "TensorBoard",
+    }  # fmt: skip

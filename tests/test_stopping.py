@@ -1,0 +1,120 @@
+"""SIGINT and SIGTERM, once or twice, at any point: nothing is lost and nothing is spilled."""
+
+import shutil
+from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
+
+import pytest
+
+from minitransformer.checkpoint import RunFolder
+from tests.faults import Fault, Sabotage, SignalAtCall
+from tests.survival import (
+    Job,
+    Uninterrupted,
+    check_newest,
+    complaints,
+    differences,
+    run_in,
+    side_by_side,
+    start,
+    uninterrupted_in,
+)
+
+TWO = ("training.processes=2", "training.join_timeout=60")
+TRAINER, BEGINNING = "minitransformer.training.trainer", "minitransformer.training.beginning"
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/fd").is_dir(), reason="finds the names of open files in /proc"
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Uninterrupted:
+    return uninterrupted_in(tmp_path_factory.mktemp("whole"))
+
+
+def stopped(
+    folder: Path, expected: Uninterrupted, sabotage: Sabotage, codes: set[int], *changes: str
+) -> Job:
+    """A run that gets a signal and ends with one of these codes, and the same command again."""
+    folder.mkdir()
+    running = start(folder, sabotage, *changes)
+    yield running, []
+    first = running.finish()  # and there is no traceback
+    assert first.code in codes, (sabotage, first.err)
+    assert all(line in ("", "interrupted") for line in unexpected(first.err)), sabotage
+    check_newest(run_in(folder))
+    running = start(folder, None, *changes)
+    yield running, []
+    again = running.finish()
+    assert (again.code, complaints(again)) == (0, []), sabotage
+    assert differences(run_in(folder), expected.outcome) == [], sabotage
+    shutil.rmtree(folder)
+
+
+def unexpected(err: str) -> list[str]:
+    return [line for line in err.splitlines() if not line.startswith("warning: ")]
+
+
+def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path):
+    loading, batch, evaluation = (
+        (BEGINNING, "prepare"), (TRAINER, "add_gradients"), (TRAINER, "evaluate_splits"),
+    )  # fmt: skip
+    save = whole.place("write", "step-000006.part/model.safetensors")
+    cases: list[tuple[Sabotage, set[int]]] = [
+        (SignalAtCall(SIGINT, *loading), {130}),
+        (SignalAtCall(SIGTERM, *loading), {-SIGTERM}),  # nothing to save: its usual effect
+        (SignalAtCall(SIGINT, *batch), {130}),
+        (SignalAtCall(SIGTERM, *evaluation), {143}),
+        (Fault("SIGTERM", save), {143}),
+        (Fault("SIGINT twice", save), {-SIGINT}),  # ends at once, in mid-save
+    ]
+    side_by_side(
+        stopped(tmp_path / str(number), whole, sabotage, codes)
+        for number, (sabotage, codes) in enumerate(cases)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGINT twice", "SIGTERM twice"])
+def test_a_signal_at_any_change_of_the_disk_loses_nothing(whole, tmp_path, how):
+    number = Signals[how.split()[0]]
+    began = whole.place("rename", ".config.yaml.part") + 2  # the trainer takes signals from here on
+    saved = whole.place("rename", ".last.part")
+
+    def codes(point: int) -> set[int]:
+        if point < began:
+            return {128 + number, -number}
+        if point <= saved:
+            return {-number, 128 + number} if how.endswith("twice") else {128 + number}
+        return {0, 128 + number, -number}  # it is finished: one may wait for it or not
+
+    side_by_side(
+        stopped(tmp_path / str(point), whole, Fault(how, point), codes(point))
+        for point in range(1 + len(how) % 6, len(whole.points), 6)
+    )
+
+
+@pytest.mark.slow
+def test_a_signal_to_two_processes_loses_nothing(tmp_path):
+    (tmp_path / "whole").mkdir()
+    whole = uninterrupted_in(tmp_path / "whole", *TWO)
+    save = whole.place("write", "step-000006.part/optimizer.safetensors")
+    cases: list[tuple[Sabotage, set[int]]] = [
+        (Fault("SIGTERM", save), {143}),
+        (Fault("SIGINT twice", save), {-SIGINT}),
+        (SignalAtCall(SIGINT, BEGINNING, "prepare"), {130}),
+        (SignalAtCall(SIGTERM, TRAINER, "evaluate_splits"), {143}),
+    ]
+    side_by_side(
+        (
+            stopped(tmp_path / str(number), whole, sabotage, codes, *TWO)
+            for number, (sabotage, codes) in enumerate(cases)
+        ),
+        at_once=1,
+    )
+
+
+def test_a_signal_in_the_middle_saves_the_step_that_it_came_in(whole, tmp_path):
+    fault = Fault("SIGTERM", whole.place("mkdir", ".step-000006.part") + 1)
+    assert start(tmp_path, fault).finish().code == 143
+    assert RunFolder(run_in(tmp_path)).pointed("last") == 6
