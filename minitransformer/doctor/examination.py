@@ -49,7 +49,7 @@ def quick_checks(patient: Patient, *, is_fresh: bool) -> list[Finding]:
 def examine_before_training(trainer: Trainer) -> None:
     """Refuse to train a model that a check finds broken; warnings become notes of the run.
 
-    Only the first process of several looks, at the model itself, and says so to nobody meanwhile.
+    Of several processes the first one looks, and nothing is exchanged meanwhile.
     """
     if trainer.is_finished or not trainer.ranks.is_first:
         return
