@@ -88,7 +88,7 @@ def test_without_arguments_the_newest_run_is_looked_at(trained, capsys):
     code, lines = doctor(capsys)
     assert code == 0
     assert "The run runs/small" in lines
-    assert lines[-1] == "17 ok, 0 failed"
+    assert lines[-1] == "18 ok, 0 failed"
     assert marked(lines, "ok    step-") != []
 
 
