@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokens import BOS_ID, EOS_ID
 from minitransformer.doctor import examination, learning_checks
+from minitransformer.doctor import patient as patient_module
 from minitransformer.doctor.breakages import BREAKAGES
 from minitransformer.doctor.decoding_checks import cached_as_uncached, same_twice
 from minitransformer.doctor.examination import (
@@ -34,6 +36,7 @@ from minitransformer.model.transformer import Transformer
 from minitransformer.settings import Config, ModelConfig
 from minitransformer.terminal import run_command
 from tests import broken_models
+from tests.processes import run
 from tests.small_runs import SMALL, same_bits, trainer_for, weights
 from tests.variants import VARIANTS, build, ids
 
@@ -132,6 +135,24 @@ def test_a_decoder_that_ignores_what_it_reads_is_a_warning_and_not_called_sound(
     with torch.no_grad():
         someone.model.head.weight.zero_()
     assert no_look_ahead(someone).verdict == WARNING
+
+
+def test_a_model_that_notices_no_word_cannot_be_blamed_for_their_order():
+    someone = patient("pre-norm")
+    with torch.no_grad():
+        someone.model.encoder.embedding.weight.zero_()
+    assert word_order(someone).verdict == WARNING
+
+
+def test_what_more_digits_mend_is_a_warning_and_what_they_do_not_is_a_failure(monkeypatch):
+    monkeypatch.setattr(patient_module, "ROUNDING", 1e-10)  # which float32 cannot keep
+    someone = patient("pre-norm")
+    assert no_neighbours(someone).verdict == FAILED
+    findings = {each.name: each for each in quick_checks(someone, is_fresh=False)}
+    assert findings["padding, neighbours"].verdict == WARNING
+    assert findings["padding, neighbours"].measured.endswith("in float32 alone")
+    with BREAKAGES["padding"].made():
+        assert "padding, neighbours" in failing(someone)
 
 
 def test_no_positions_by_choice_are_no_mistake():
@@ -262,6 +283,19 @@ def test_a_broken_model_is_not_trained(tmp_path, monkeypatch, capsys, mistake):
     assert len(err.splitlines()) == 1
     assert list((tmp_path / "runs" / "tiny" / "checkpoints").iterdir()) == []
     assert train("training.steps=1") == 0  # what is left of it is no obstacle
+
+
+def test_a_model_of_no_numbers_stops_all_processes_with_the_same_words(tmp_path):
+    save_file({"head.bias": torch.full((82,), torch.nan)}, tmp_path / "w.safetensors")
+    settings = (*SMALL, "data.limit=0", "model.d_model=64", "training.processes=2",
+                "training.start_from=w.safetensors", "logging.tensorboard=false")  # fmt: skip
+    changes = [part for setting in settings for part in ("--set", setting)]
+    result = run("train.py", "--config", "tiny", *changes, folder=tmp_path)
+    assert result.code == 1
+    assert result.err == (
+        "error: the model is not sound; finite: head.bias holds values that are no numbers "
+        "(a training that diverged, or a damaged file of weights)\n"
+    )
 
 
 def test_a_doubtful_start_is_a_note_of_the_run(tmp_path, monkeypatch, capsys):

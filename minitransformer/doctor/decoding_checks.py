@@ -9,7 +9,7 @@ from torch import Tensor
 from minitransformer.data.batching import pad
 from minitransformer.data.tokens import BOS_ID, PAD_ID
 from minitransformer.doctor.findings import Finding, judged, shown
-from minitransformer.doctor.patient import Patient, rounding, training, worse
+from minitransformer.doctor.patient import ROUNDING, Patient, rounding, training, worse
 from minitransformer.search import Choice, evaluating, greedy
 
 TOKENS = 8  # at most so many are produced
@@ -67,15 +67,20 @@ def same_twice(patient: Patient) -> Finding:
     limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
     with torch.random.fork_rng(devices=[]), training(model):
         first, second = (
-            [[choice[:2] for choice in row] for row in greedy(
-                model, batch.source, start_id=start_id, limits=limits
-            )]
-            for _ in range(2)
-        )  # fmt: skip
-    same = sum(one == other for one, other in zip(first, second, strict=True))
+            greedy(model, batch.source, start_id=start_id, limits=limits) for _ in range(2)
+        )
+    same = sum(are_same(one, other) for one, other in zip(first, second, strict=True))
     return judged(
         "same twice",
         same == len(first),
         f"{same} of {len(first)} sentences come out the same again (dropout {dropout:g})",
         "dropout must be off when decoding: model.eval(), and back to model.train() afterwards",
+    )
+
+
+def are_same(some: list[Choice], others: list[Choice]) -> bool:
+    """The same tokens, and as probable."""
+    return [one.id for one in some] == [other.id for other in others] and all(
+        abs(one.probability - other.probability) <= ROUNDING
+        for one, other in zip(some, others, strict=True)
     )

@@ -33,6 +33,14 @@ def finite_everywhere(patient: Patient) -> Finding:
     longest = min(2, config.model.max_length)
     hard = Batch(*(ids[:, :longest] for ids in (source, read, labels)))
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            return Finding(
+                "finite",
+                FAILED,
+                f"{name} holds values that are no numbers",
+                "a training that diverged, or a damaged file of weights",
+            )
     wrong = []
     objective = Objective(model, config.training)
     with evaluating(model):
@@ -51,8 +59,7 @@ def finite_everywhere(patient: Patient) -> Finding:
         "finite",
         not wrong,
         wrong[0] if wrong else "one token, unknown words: loss and gradients are numbers",
-        "a softmax over nothing but -inf: every query needs a key that it may look at; <UNK> is "
-        "not padding",
+        "a softmax over nothing but -inf: every query needs a key, and <UNK> is not padding",
     )
 
 

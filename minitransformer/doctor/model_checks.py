@@ -92,12 +92,21 @@ def word_order(patient: Patient) -> Finding:
         return Finding(name, OK, "no sentence has two different words")
     start = source.new_tensor([[patient.start_id]])
     with evaluating(model), torch.no_grad():
+        # Without positions the encoder's states only change places, which attention cannot notice.
         logits, backwards = (model(each, start) for each in (source, source.flip(1)))
-    # Without positions the encoder's states only change places, which attention does not notice.
+        others = source % (len(model.encoder.embedding.weight) - 1) + 1
+        noticed = float((model(others, start) - logits).abs().max())
     moved = float((logits - backwards).abs().max())
     told = f"a source read backwards moves logits by {shown(moved)}"
     if patient.config.model.position == "none":
         return Finding(name, OK, f"{told} (model.position is none)")
+    if noticed <= rounding(logits):
+        return Finding(
+            name,
+            WARNING,
+            f"{told}, and one of other words by {shown(noticed)}",
+            "the source is not noticed at all: all embeddings equal, or weights of zeros?",
+        )
     return judged(
         name,
         moved > rounding(logits),
