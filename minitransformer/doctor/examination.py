@@ -1,5 +1,9 @@
 """A model examined: all checks that take a moment, for a report or before a training begins."""
 
+import copy
+
+import torch
+
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.doctor.decoding_checks import cached_as_uncached, same_twice
@@ -18,17 +22,19 @@ from minitransformer.model.transformer import Transformer
 from minitransformer.settings import Config
 from minitransformer.training.trainer import Trainer
 
+CPU = torch.device("cpu")
 # Where several fail, the first says best what is wrong.
 CHECKS = (
     decoder_input,
+    finite_everywhere,
     attention_rows,
     no_look_ahead,
     no_neighbours,
     word_order,
     cached_as_uncached,
     same_twice,
-    finite_everywhere,
 )
+SUMMED_OTHERWISE = (no_neighbours, cached_as_uncached)  # the same numbers, in another order
 
 
 def new_patient(
@@ -43,13 +49,35 @@ def new_patient(
 def quick_checks(patient: Patient, *, is_fresh: bool) -> list[Finding]:
     """Everything that can be measured without training; leaves the model as it was."""
     findings = [check(patient) for check in CHECKS]
+    for place, check in enumerate(CHECKS):
+        if check in SUMMED_OTHERWISE and findings[place].verdict == FAILED:
+            findings[place] = unless_rounded(findings[place], check(with_more_digits(patient)))
     return [*findings, start_loss(patient)] if is_fresh else findings
+
+
+def with_more_digits(patient: Patient) -> Patient:
+    """A copy of the same model in float64."""
+    model, batch = copy.deepcopy(patient.model).cpu().double(), patient.batch.to(CPU)
+    return patient._replace(model=model, batch=batch)
+
+
+def unless_rounded(finding: Finding, with_more_digits: Finding) -> Finding:
+    """A failure that more digits make go away is not a mistake in the model."""
+    if with_more_digits.verdict == FAILED:
+        return finding
+    return Finding(
+        finding.name,
+        WARNING,
+        f"{finding.measured}, in float32 alone",
+        "scores or logits are so large that few digits are left: model.embedding_std, "
+        "model.scale_scores, model.norm?",
+    )
 
 
 def examine_before_training(trainer: Trainer) -> None:
     """Refuse to train a model that a check finds broken; warnings become notes of the run.
 
-    Only the first process of several looks, at the model itself, and says so to nobody meanwhile.
+    Of several processes the first one looks, and nothing is exchanged meanwhile.
     """
     if trainer.is_finished or not trainer.ranks.is_first:
         return

@@ -19,18 +19,23 @@ class Finding:
 
     def lines(self) -> list[str]:
         """As the report shows it."""
-        lines = [f"{self.verdict:5} {self.name:{NAME_WIDTH}}  {self.measured}"]
+        margin = " " * (8 + NAME_WIDTH)
+        lines = in_columns(self.measured, f"{self.verdict:5} {self.name:{NAME_WIDTH}}  ", margin)
         if self.advice and self.verdict != OK:
-            margin = " " * (8 + NAME_WIDTH)
-            lines += wrap(
-                f"→ {self.advice}", 100, initial_indent=margin, subsequent_indent=f"{margin}  ",
-                break_on_hyphens=False,
-            )  # fmt: skip
+            lines += in_columns(self.advice, f"{margin}→ ", f"{margin}  ")
         return lines
 
     def sentence(self) -> str:
         """In one line, for a training that does not begin or that begins with a warning."""
         return f"{self.name}: {self.measured}" + (f" ({self.advice})" if self.advice else "")
+
+
+def in_columns(text: str, first: str, others: str) -> list[str]:
+    """A text in lines of at most 100 columns, with what its lines begin with."""
+    return wrap(
+        text, 100, initial_indent=first, subsequent_indent=others,
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
 
 
 def judged(name: str, is_well: bool, measured: str, advice: str) -> Finding:

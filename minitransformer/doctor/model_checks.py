@@ -20,14 +20,15 @@ def decoder_input(patient: Patient) -> Finding:
     is_label = labels != PAD_ID  # [B, T]
     start = labels.new_full((len(labels), 1), patient.start_id)
     expected = torch.cat((start, labels[:, :-1]), dim=1).masked_fill(~is_label, PAD_ID)
-    wrong = int((read != expected).sum())
-    answers = int(((read == labels) & (expected != labels) & is_label).sum())
-    count = int(is_label.sum())
-    told = f"{wrong} of {count} are not the token before"
+    right, answers, count = (
+        int((is_label & which).sum())
+        for which in (read == expected, (read == labels) & (expected != labels), is_label)
+    )
+    told = f"{right} of {count} tokens are the label before"
     return judged(
         "decoder's input",
-        wrong == 0,
-        f"all {count} are the token before" if wrong == 0 else f"{told}, {answers} are the answer",
+        torch.equal(read, expected),
+        told + f", {answers} are the label itself" * (answers > 0),
         "the target must be shifted: the start token first, then all labels but the last",
     )
 
@@ -59,8 +60,8 @@ def no_look_ahead(patient: Patient) -> Finding:
     return judged(
         name,
         leak <= 1e-6 * float(before.abs().max()),
-        f"other later tokens move logits by {shown(leak)} (those after them by {shown(seen)})",
-        "the causal mask: True on and below the diagonal, hidden scores -inf before the softmax",
+        f"other tokens move earlier logits by {shown(leak)} (later ones by {shown(seen)})",
+        "the causal mask hides what is later: -inf above the diagonal, before the softmax",
     )
 
 
@@ -77,7 +78,7 @@ def no_neighbours(patient: Patient) -> Finding:
     return judged(
         "padding, neighbours",
         largest <= rounding(logits),
-        f"a row alone and padded among others: log-probabilities differ by {shown(largest)}",
+        f"alone and padded among others, log-probabilities differ by {shown(largest)}",
         PADDING,
     )
 
@@ -91,12 +92,21 @@ def word_order(patient: Patient) -> Finding:
         return Finding(name, OK, "no sentence has two different words")
     start = source.new_tensor([[patient.start_id]])
     with evaluating(model), torch.no_grad():
+        # Without positions the encoder's states only change places, which attention cannot notice.
         logits, backwards = (model(each, start) for each in (source, source.flip(1)))
-    # Without positions the encoder's states only change places, which attention does not notice.
+        others = source % (len(model.encoder.embedding.weight) - 1) + 1
+        noticed = float((model(others, start) - logits).abs().max())
     moved = float((logits - backwards).abs().max())
     told = f"a source read backwards moves logits by {shown(moved)}"
     if patient.config.model.position == "none":
         return Finding(name, OK, f"{told} (model.position is none)")
+    if noticed <= rounding(logits):
+        return Finding(
+            name,
+            WARNING,
+            f"{told}, and one of other words by {shown(noticed)}",
+            "the source is not noticed at all: all embeddings equal, or weights of zeros?",
+        )
     return judged(
         name,
         moved > rounding(logits),
@@ -122,7 +132,6 @@ def attention_rows(patient: Patient) -> Finding:
     return judged(
         "attention",
         is_axis and hidden == 0,
-        f"each query's weights sum to 1 within {shown(farthest)}, at most {shown(hidden)} of it on "
-        "padding",
+        f"weights sum to 1 within {shown(farthest)}, and are at most {shown(hidden)} on padding",
         PADDING if is_axis else "the softmax goes over the last axis, which is that of the keys",
     )

@@ -31,13 +31,18 @@ class Patient(NamedTuple):
 
 
 def few_pairs(encoded: EncodedSplit, count: int = PAIRS) -> list[EncodedPair]:
-    """Short pairs of different lengths, no source twice; where none are short, the shortest."""
-    distinct = {tuple(pair.source): pair for pair in reversed(encoded[:LOOKED_AT])}
+    """Short pairs of different lengths, no source twice; where all are long, their beginnings."""
+    pairs = encoded[:LOOKED_AT]
+    short = [pair for pair in pairs if max(map(len, pair)) <= LONGEST] or list(map(begun, pairs))
+    distinct = {tuple(pair.source): pair for pair in reversed(short)}
     by_length = sorted(distinct.values(), key=lambda pair: max(map(len, pair)))
-    short = [pair for pair in by_length if max(map(len, pair)) <= LONGEST] or by_length[:count]
-    if len(short) <= count:
-        return short
-    return [short[place * (len(short) - 1) // (count - 1)] for place in range(count)]
+    if len(by_length) <= count:
+        return by_length
+    return [by_length[place * (len(by_length) - 1) // (count - 1)] for place in range(count)]
+
+
+def begun(pair: EncodedPair) -> EncodedPair:
+    return EncodedPair(pair.source[:LONGEST], [*pair.target[: LONGEST - 1], EOS_ID])
 
 
 def drawn_pairs(source_size: int, target_size: int, count: int = PAIRS) -> list[EncodedPair]:

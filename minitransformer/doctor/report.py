@@ -106,7 +106,11 @@ class Report:
     def on_trained_model(
         self, run: RunFolder, config: Config, state: State, prepared: Prepared | None
     ) -> None:
-        translator = Translator.load(run.path)
+        try:
+            translator = Translator.load(run.path)
+        except UserError as error:
+            self.add([Finding("weights", FAILED, str(error))])
+            return
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
         tokenizer = translator.tokenizer

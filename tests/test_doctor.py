@@ -1,0 +1,325 @@
+"""The doctor: each check passes on every sound model, and fails on a model broken in its way."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from minitransformer.data.encoding import EncodedPair
+from minitransformer.data.tokens import BOS_ID, EOS_ID
+from minitransformer.doctor import examination, learning_checks
+from minitransformer.doctor import patient as patient_module
+from minitransformer.doctor.breakages import BREAKAGES
+from minitransformer.doctor.decoding_checks import cached_as_uncached, same_twice
+from minitransformer.doctor.examination import (
+    CHECKS,
+    examine_before_training,
+    new_patient,
+    quick_checks,
+)
+from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding
+from minitransformer.doctor.learning_checks import (
+    finite_everywhere,
+    one_batch_by_heart,
+    start_loss,
+)
+from minitransformer.doctor.model_checks import (
+    attention_rows,
+    decoder_input,
+    no_look_ahead,
+    no_neighbours,
+    word_order,
+)
+from minitransformer.doctor.patient import LONGEST, Patient, few_pairs, padded_batch
+from minitransformer.model.transformer import Transformer
+from minitransformer.settings import Config, ModelConfig
+from minitransformer.terminal import run_command
+from tests import broken_models
+from tests.processes import run
+from tests.small_runs import SMALL, same_bits, trainer_for, weights
+from tests.variants import VARIANTS, build, ids
+
+MEANT = {  # the check behind each name
+    "decoder's input": decoder_input,
+    "attention": attention_rows,
+    "no look ahead": no_look_ahead,
+    "padding, neighbours": no_neighbours,
+    "word order": word_order,
+    "same twice": same_twice,
+}
+PAIRS = [
+    EncodedPair(
+        ids(1, length, seed=length)[0].tolist(),
+        [*ids(1, length - 1, seed=length + 9)[0].tolist(), EOS_ID],
+    )
+    for length in (2, 4, 5)
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models this small only wait for a second one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def patient(name: str, **changes) -> Patient:
+    settings = replace(VARIANTS[name], num_encoder_layers=1, num_decoder_layers=2, **changes)
+    batch = padded_batch(PAIRS, BOS_ID, settings.max_length)
+    return Patient(build(settings), batch, BOS_ID, Config(model=settings))
+
+
+def failing(someone: Patient) -> list[str]:
+    return [each.name for each in quick_checks(someone, is_fresh=False) if each.verdict == FAILED]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_sound_model_of_any_shape_passes_every_check(name):
+    findings = quick_checks(patient(name), is_fresh=False)
+    assert len(findings) == len(CHECKS)
+    assert [each.lines() for each in findings if each.verdict != OK] == []
+
+
+@pytest.mark.parametrize("name", ["seed", "post-norm", "learned", "rotary", "shared-all"])
+@pytest.mark.parametrize("mistake", ["causal", "padding", "shift", "positions", "softmax", "eval"])
+def test_a_classic_mistake_fails_the_check_that_is_meant_for_it(name, mistake):
+    check = MEANT[BREAKAGES[mistake].check]
+    with BREAKAGES[mistake].made():
+        assert check(patient(name, dropout=0.3)).verdict == FAILED
+    assert check(patient(name, dropout=0.3)).verdict == OK  # it is undone
+
+
+@pytest.mark.parametrize(
+    ("mistake", "first"),
+    [
+        ("causal", "no look ahead"), ("padding", "attention"), ("shift", "decoder's input"),
+        ("positions", "word order"), ("softmax", "attention"), ("eval", "same twice"),
+    ],
+)  # fmt: skip
+def test_the_first_failed_check_says_what_is_wrong(mistake, first):
+    with BREAKAGES[mistake].made():
+        assert failing(patient("seed", dropout=0.3))[0] == first
+
+
+@pytest.mark.parametrize("name", ["seed", "learned", "rotary"])
+def test_a_cache_that_forgets_its_place_is_noticed(name):
+    with broken_models.restarted():
+        assert cached_as_uncached(patient(name)).verdict == FAILED
+        assert no_neighbours(patient(name)).verdict == OK
+
+
+@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary"])
+def test_a_sentence_of_unknown_words_that_gives_no_number_is_noticed(name):
+    with broken_models.unknown_as_padding():
+        assert finite_everywhere(patient(name)).verdict == FAILED
+
+
+def test_a_search_that_takes_the_second_best_is_noticed(monkeypatch):
+    from minitransformer import search
+
+    best = search.most_probable
+
+    def second_best(scores, count):
+        values, numbers = best(scores, count + 1)
+        return values[:, 1:], numbers[:, 1:]
+
+    monkeypatch.setattr(search, "most_probable", second_best)
+    assert cached_as_uncached(patient("seed")).verdict == FAILED
+
+
+def test_a_decoder_that_ignores_what_it_reads_is_a_warning_and_not_called_sound():
+    someone = patient("pre-norm")
+    with torch.no_grad():
+        someone.model.head.weight.zero_()
+    assert no_look_ahead(someone).verdict == WARNING
+
+
+def test_a_model_that_notices_no_word_cannot_be_blamed_for_their_order():
+    someone = patient("pre-norm")
+    with torch.no_grad():
+        someone.model.encoder.embedding.weight.zero_()
+    assert word_order(someone).verdict == WARNING
+
+
+def test_what_more_digits_mend_is_a_warning_and_what_they_do_not_is_a_failure(monkeypatch):
+    monkeypatch.setattr(patient_module, "ROUNDING", 1e-10)  # which float32 cannot keep
+    someone = patient("pre-norm")
+    assert no_neighbours(someone).verdict == FAILED
+    findings = {each.name: each for each in quick_checks(someone, is_fresh=False)}
+    assert findings["padding, neighbours"].verdict == WARNING
+    assert findings["padding, neighbours"].measured.endswith("in float32 alone")
+    with BREAKAGES["padding"].made():
+        assert "padding, neighbours" in failing(someone)
+
+
+def test_no_positions_by_choice_are_no_mistake():
+    finding = word_order(patient("no-position"))
+    assert finding.verdict == OK
+    assert "model.position is none" in finding.measured
+
+
+def fresh(config: ModelConfig, size: int = 50) -> Patient:
+    torch.manual_seed(1)
+    model = Transformer.from_config(
+        config, source_vocab_size=size, target_vocab_size=size, pad_id=0
+    )
+    batch = padded_batch(PAIRS, BOS_ID, config.max_length)
+    return Patient(model, batch, BOS_ID, Config(model=config))
+
+
+def test_a_fresh_model_starts_near_the_logarithm_of_its_vocabulary():
+    finding = start_loss(fresh(ModelConfig()))
+    assert finding.verdict == OK
+    assert "ln 50 = 3.91" in finding.measured
+    with BREAKAGES["scale"].made():
+        assert start_loss(fresh(ModelConfig())).verdict == WARNING
+
+
+def test_a_tied_head_may_expect_the_token_just_read():
+    tied = ModelConfig(
+        d_model=128, num_encoder_layers=2, num_decoder_layers=2, num_heads=4, d_ff=64, norm="pre",
+        share_embeddings="all", scale_embeddings=True, embedding_std=128**-0.5,
+    )  # fmt: skip
+    finding = start_loss(fresh(tied))
+    assert finding.verdict == OK
+    assert finding.measured.endswith("the token just read apart")
+    assert start_loss(fresh(replace(tied, embedding_std=1.0))).verdict == WARNING
+
+
+def test_a_fresh_model_that_knows_the_answers_is_a_warning():
+    someone = fresh(ModelConfig())
+    with torch.no_grad():
+        someone.model.head.bias[someone.batch.target_output.unique()] = 4.0
+    finding = start_loss(someone)
+    assert finding.verdict == WARNING
+    assert "knows answers" in finding.advice
+
+
+def by_heart(tmp_path, *changes: str) -> Finding:
+    trainer = trainer_for(tmp_path / "run", *changes)
+    pairs = few_pairs(trainer.encoded["train"])
+    return one_batch_by_heart(pairs, trainer.tokenizer, trainer.config)
+
+
+def test_a_sound_model_learns_a_batch_by_heart_whatever_its_dropout(tmp_path):
+    finding = by_heart(tmp_path, "model.dropout=0.5", "training.label_smoothing=0.3")
+    assert finding.verdict == OK, finding.lines()
+
+
+def test_a_model_that_cannot_learn_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning_checks, "STEPS", 30)
+    with broken_models.detached():
+        finding = by_heart(tmp_path)
+    assert finding.verdict == FAILED
+    assert "weights get no gradient, the first of them encoder.embedding.weight" in finding.measured
+    finding = by_heart(tmp_path, "training.learning_rate=0.0000001")
+    assert finding.verdict == FAILED
+    assert "learning_rate" in finding.advice
+
+
+def test_the_examined_pairs_are_short_and_different(tmp_path):
+    encoded = trainer_for(tmp_path / "run", "data.limit=0").encoded["train"]
+    pairs = few_pairs(encoded)
+    assert len(pairs) == 6
+    assert len({tuple(pair.source) for pair in pairs}) == 6
+    assert len({len(pair.target) for pair in pairs}) > 1
+
+
+def test_of_long_pairs_the_beginnings_are_examined(tmp_path):
+    (tmp_path / "long.tsv").write_text(f"{'a b c ' * 9}\t{'d e ' * 12}\n{'b c a ' * 9}\tf\n")
+    trainer = trainer_for(tmp_path / "run", f"data.source={tmp_path / 'long.tsv'}")
+    pairs = few_pairs(trainer.encoded["train"])
+    assert {max(map(len, pair)) for pair in pairs} == {LONGEST}
+    assert all(pair.target[-1] == EOS_ID for pair in pairs)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_an_examination_leaves_everything_as_it_was(tmp_path, is_training):
+    trainer = trainer_for(tmp_path / "run", "model.dropout=0.3")
+    model = trainer.model.train(is_training)
+    before, state = weights(trainer), torch.get_rng_state()
+    pairs = few_pairs(trainer.encoded["train"])
+    quick_checks(new_patient(model, pairs, trainer.tokenizer, trainer.config), is_fresh=True)
+    one_batch_by_heart(pairs, trainer.tokenizer, trainer.config)
+    assert same_bits(before, weights(trainer))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(module.training is is_training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_an_examined_training_has_the_bits_of_one_that_was_not(tmp_path):
+    plain, examined = (
+        trainer_for(tmp_path / name, "training.steps=6") for name in ("plain", "examined")
+    )
+    assert plain.run() == 0
+    examine_before_training(examined)
+    assert examined.run() == 0
+    assert same_bits(weights(plain), weights(examined))
+    assert same_bits(plain.optimizer.memory, examined.optimizer.memory)
+
+
+def train(*arguments: str) -> int:
+    import train as script
+
+    settings = [part for setting in (*SMALL, *arguments) for part in ("--set", setting)]
+    return run_command(
+        lambda: script.main(["--config", "tiny", "--set", "logging.tensorboard=false", *settings])
+    )
+
+
+@pytest.mark.parametrize("mistake", ["causal", "eval"])
+def test_a_broken_model_is_not_trained(tmp_path, monkeypatch, capsys, mistake):
+    monkeypatch.chdir(tmp_path)
+    with BREAKAGES[mistake].made():
+        assert train() == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: the model is not sound; ")
+    assert BREAKAGES[mistake].check in err
+    assert len(err.splitlines()) == 1
+    assert list((tmp_path / "runs" / "tiny" / "checkpoints").iterdir()) == []
+    assert train("training.steps=1") == 0  # what is left of it is no obstacle
+
+
+def test_a_model_of_no_numbers_stops_all_processes_with_the_same_words(tmp_path):
+    save_file({"head.bias": torch.full((82,), torch.nan)}, tmp_path / "w.safetensors")
+    settings = (*SMALL, "data.limit=0", "model.d_model=64", "training.processes=2",
+                "training.start_from=w.safetensors", "logging.tensorboard=false")  # fmt: skip
+    changes = [part for setting in settings for part in ("--set", setting)]
+    result = run("train.py", "--config", "tiny", *changes, folder=tmp_path)
+    assert result.code == 1
+    assert result.err == (
+        "error: the model is not sound; finite: head.bias holds values that are no numbers "
+        "(a training that diverged, or a damaged file of weights)\n"
+    )
+
+
+def test_a_doubtful_start_is_a_note_of_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert train("model.embedding_std=8", "training.steps=2") == 0
+    assert "note: loss at start: " in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_is_examined_and_one_that_is_finished_is_not(tmp_path, monkeypatch):
+    examined = []
+
+    def look(patient, *, is_fresh):
+        examined.append(is_fresh)
+        return []
+
+    monkeypatch.setattr(examination, "quick_checks", look)
+    path = tmp_path / "run"
+    trainer = trainer_for(path)
+    examine_before_training(trainer)
+    for _ in range(3):
+        trainer.step()
+    trainer.save()
+    trainer = trainer_for(path)
+    examine_before_training(trainer)
+    trainer.run()
+    examine_before_training(trainer_for(path))
+    assert examined == [True, False]

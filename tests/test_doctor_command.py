@@ -1,0 +1,228 @@
+"""The doctor's command as a user meets it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitransformer.doctor.__main__ import main
+from minitransformer.terminal import run_command
+from tests.processes import ROOT, run
+from tests.small_runs import trainer_for
+
+SHORT = ["evaluation.every=3", "training.steps=6", "evaluation.best_metric=loss"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "run"
+    trainer_for(path, *SHORT).run()
+    return path
+
+
+@pytest.fixture
+def trained(small_run, tmp_path, monkeypatch) -> Path:
+    """A small run that is finished, in runs/ of the folder that the command runs in."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(small_run, Path("runs") / "small"))
+
+
+def doctor(capsys, *arguments: object) -> tuple[int, list[str]]:
+    code = run_command(lambda: main([str(argument) for argument in arguments]))
+    out, err = capsys.readouterr()
+    assert err == "" or code == 2 or err.startswith(("error: ", "warning: ")), err
+    return code, (out + err).splitlines()
+
+
+def marked(lines: list[str], *marks: str) -> list[str]:
+    return [line for line in lines if line.startswith(marks)]
+
+
+def test_a_shipped_config_is_sound(tmp_path):
+    result = run("minitransformer/doctor/__main__.py", "--config", "tiny", folder=tmp_path)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert len(marked(lines, "ok    ")) == 12
+    assert marked(lines, "warn", "FAIL") == []
+    assert lines[-1] == "12 ok, 0 failed"
+    assert "torch" in lines[0]
+    assert "ok    corpus, train         261 pairs kept, 0 dropped" in lines
+    assert any(line.startswith("ok    loss at start") and "ln 82 = 4.41" in line for line in lines)
+    assert list(tmp_path.glob("[!.]*")) == []
+
+
+def test_settings_can_be_changed_as_in_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, lines = doctor(capsys, "--config", "tiny", "--set", "model.embedding_std=8")
+    assert code == 0
+    assert len(marked(lines, "warn  loss at start")) == 1
+    assert lines[-1] == "11 ok, 1 warning, 0 failed"
+
+
+def test_what_is_wrong_with_a_corpus_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.tsv").write_bytes(b"a b\tc d\nno tab\nb a\td c\n\na b\tc d\n")
+    code, lines = doctor(capsys, "--config", "tiny", "--set", "data.source=own.tsv")
+    assert code == 0
+    assert "ok    corpus, train         3 pairs kept, 2 dropped" in lines
+    assert any(line.startswith("warn  corpus, train         1 cannot be read") for line in lines)
+    assert any(line.startswith("ok    corpus, train         1 that stood before") for line in lines)
+    assert "warn  corpus, valid         no held-out pairs" in lines
+    code, lines = doctor(capsys, "--config", "tiny", "--set", "data.source=absent.tsv")
+    assert code == 1
+    assert marked(lines, "FAIL")[0].startswith("FAIL  corpus  ")
+    assert lines[-1] == "0 ok, 1 failed"
+
+
+def test_without_arguments_the_newest_run_is_looked_at(trained, capsys):
+    code, lines = doctor(capsys)
+    assert code == 0
+    assert "The run runs/small" in lines
+    assert lines[-1] == "18 ok, 0 failed"
+    assert marked(lines, "ok    step-") != []
+
+
+def test_without_a_run_there_is_only_the_machine(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, lines = doctor(capsys)
+    assert code == 0
+    assert lines[-1].startswith("no runs here yet")
+
+
+def flip(path: Path, at: int = -10) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b'{"torn')
+
+
+def test_damaged_checkpoints_are_found_and_named(trained, capsys):
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        flip(trained / "checkpoints" / "step-000003" / name)
+        code, lines = doctor(capsys, "--run", trained)
+        assert code == 1
+        (line,) = marked(lines, "FAIL")
+        assert line.startswith("FAIL  step-000003")
+        flip(trained / "checkpoints" / "step-000003" / name)
+    assert doctor(capsys, "--run", trained)[0] == 0
+
+
+def test_a_run_without_any_whole_checkpoint_ends_there(trained, capsys):
+    for path in (trained / "checkpoints").glob("step-*"):
+        (path / "state.json").unlink()
+    code, lines = doctor(capsys, "--run", trained)
+    assert code == 1
+    assert len(marked(lines, "FAIL  step-")) == 2
+    assert "failed" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("harm", "code", "line"),
+    [
+        (lambda run: (run / "checkpoints" / "last").unlink(), 0,
+         "warn  last                  names no step instead of step 6"),
+        (lambda run: (run / "checkpoints" / "last").write_text("step-000003\n"), 0,
+         "warn  last                  names step 3 instead of step 6"),
+        (lambda run: (run / "checkpoints" / ".step-000009.part").mkdir(), 0,
+         "warn  leftovers             .step-000009.part: "),
+        (lambda run: (run / "metrics.jsonl").unlink(), 1, "FAIL  metrics.jsonl         "),
+        (lambda run: flip(run / "metrics.jsonl", 0), 1,
+         "FAIL  metrics.jsonl         line 1 of 6 is no row of scores"),
+        (lambda run: tear(run / "metrics.jsonl"), 0,
+         "ok    metrics.jsonl         6 rows, all readable (6 bytes after"),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_folder_is_told(trained, capsys, harm, code, line):
+    harm(trained)
+    found, lines = doctor(capsys, "--run", trained)
+    assert found == code
+    assert [each for each in lines if each.startswith(line)] != [], lines
+
+
+def test_another_corpus_than_the_run_was_trained_with_is_noticed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own = Path("own.tsv")
+    own.write_text("a b\tc d\nb a\td c\n")
+    trainer = trainer_for(Path("run"), "data.source=own.tsv")
+    trainer.step()
+    trainer.save()
+    assert doctor(capsys, "--run", "run")[0] == 0
+    own.write_text("a b\tc d\nb a\td d\n")
+    code, lines = doctor(capsys, "--run", "run")
+    assert code == 1
+    assert len(marked(lines, "FAIL  corpus unchanged")) == 1
+    own.unlink()  # it still translates, and is examined with sentences drawn by chance
+    code, lines = doctor(capsys, "--run", "run")
+    assert code == 0
+    assert len(marked(lines, "warn  corpus")) == 1
+    assert any(line.endswith("6 pairs drawn by chance") for line in lines)
+    assert len(marked(lines, "ok    no look ahead")) == 1
+
+
+def test_trained_weights_that_are_no_numbers_are_noticed(trained, capsys):
+    from minitransformer.checkpoint import RunFolder
+
+    folder = RunFolder(trained)
+    checkpoint = folder.load(6, for_training=True)
+    checkpoint.model["head.bias"][0] = float("nan")
+    folder.save(checkpoint.state, checkpoint.model, checkpoint.optimizer, folder.load_config())
+    folder.point("best", 6)
+    code, lines = doctor(capsys, "--run", trained)
+    assert code == 1
+    assert marked(lines, "FAIL")[0].endswith("head.bias holds values that are no numbers")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--config", "absent"], 2, "no config 'absent'"),
+        (["--config", "tiny", "--set", "model.widht=3"], 2, "unknown key"),
+        (["--set", "model.d_model=3"], 2, "--set changes a setting of a --config"),
+        (["--run", "absent"], 1, "absent is not a run folder (there is no such folder)"),
+    ],
+)
+def test_mistakes_get_one_line_and_the_right_code(tmp_path, monkeypatch, capsys, arguments, code,
+                                                  message):  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    found, lines = doctor(capsys, *arguments)
+    assert found == code
+    (line,) = (each for each in lines if each.startswith("error: "))
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--help"], 0), (["--break", "leg"], 2), (["--config", "tiny", "--run", "x"], 2)],
+)
+def test_help_and_usage_errors_answer_without_torch(arguments, code, tmp_path):
+    watch = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
+    module = f"import runpy; sys.argv = {['doctor', *arguments]!r}; " + (
+        "runpy.run_module('minitransformer.doctor', run_name='__main__')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", f"{watch}; {module}"], capture_output=True, text=True, cwd=ROOT,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == code, result.stderr
+    assert result.stdout.splitlines()[-1] == "False"
+
+
+def test_a_run_that_was_never_saved_is_a_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    trainer_for(Path("run"))
+    code, lines = doctor(capsys, "--run", "run")
+    assert code == 0
+    assert "warn  checkpoints           none yet" in lines

@@ -1,0 +1,116 @@
+"""The pitfall lab: each classic mistake shows its symptom, and is caught before the first step."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitransformer.doctor.__main__ import PITFALLS, main
+from minitransformer.doctor.breakages import BREAKAGES
+from minitransformer.doctor.findings import OK
+from minitransformer.doctor.pitfall_lab import Twin, train_twin
+from minitransformer.doctor.symptoms import SYMPTOMS
+from minitransformer.model import transformer
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def twins(name: str) -> tuple[Twin, Twin]:
+    breakage, symptom = BREAKAGES[name], SYMPTOMS[name]
+    return (
+        train_twin(breakage, symptom, nullcontext()),
+        train_twin(breakage, symptom, breakage.made()),
+    )
+
+
+def exact(twin: Twin) -> float:
+    return twin.after["valid"].exact_match.mean
+
+
+def alone(twin: Twin) -> float:
+    return twin.after["valid"].accuracy_free_running.mean
+
+
+def given(twin: Twin) -> float:
+    return twin.after["valid"].accuracy_teacher_forced.mean
+
+
+def counted(twin: Twin) -> float:
+    """A symptom of the form "29 of 45" as a share."""
+    count, total = twin.symptom.split(" of ")
+    return int(count) / int(total)
+
+
+def test_every_pitfall_of_the_command_has_a_breakage_and_a_symptom():
+    assert list(PITFALLS) == list(BREAKAGES) == list(SYMPTOMS)
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_a_mistake_is_made_within_and_undone_afterwards(name):
+    places = BREAKAGES[name].places
+    right = [getattr(owner, attribute) for owner, attribute, _ in places]
+    with BREAKAGES[name].made():
+        for owner, attribute, wrong in places:
+            assert getattr(owner, attribute) is wrong
+    assert [getattr(owner, attribute) for owner, attribute, _ in places] == right
+
+
+def test_the_lab_tells_cause_symptom_and_what_catches_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(BREAKAGES, "causal", replace(BREAKAGES["causal"], steps=8))
+    causal_mask = transformer.causal_mask
+    assert main(["--break", "causal"]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0] == "causal: the decoder's causal mask is forgotten"
+    assert "  wrong   mask = cache.target_mask" in lines
+    assert any(line.split() == ["tiny.yaml,", "8", "steps", "right", "wrong"] for line in lines)
+    assert any(line.startswith("  FAIL  no look ahead ") for line in lines)
+    assert max(map(len, lines)) <= 102
+    assert transformer.causal_mask is causal_mask
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_a_twin_learns_worse_in_its_own_way_and_is_caught(name):
+    right, wrong = twins(name)
+    assert [finding for finding in right.findings if finding.verdict != OK] == []
+    assert BREAKAGES[name].check in [
+        finding.name for finding in wrong.findings if finding.verdict != OK
+    ]
+    if name == "causal":  # what it sees is what it should say
+        assert given(wrong) > 0.95
+        assert alone(wrong) < given(wrong) - 0.3
+        assert exact(wrong) < exact(right) - 0.5
+        assert (right.symptom, wrong.symptom > "0%") == ("0%", True)
+    elif name == "padding":
+        assert counted(right) == 0
+        assert counted(wrong) > 0.2
+    elif name == "shift":  # perfect, and says nothing
+        assert given(wrong) == 1
+        assert alone(wrong) == 0
+        assert (counted(right), counted(wrong)) == (0, 1)
+    elif name == "positions":
+        assert exact(right) > 0.4
+        assert exact(wrong) < 0.1
+        assert counted(right) < 0.1
+        assert counted(wrong) > 0.95
+    elif name == "scale":
+        assert float(wrong.symptom) > float(right.symptom) + 3
+        assert exact(wrong) < exact(right) - 0.2
+    elif name == "softmax":
+        assert right.symptom == "1.00"
+        assert wrong.symptom != "1.00"
+        assert alone(wrong) < 0.5 < alone(right)
+    elif name == "eval":
+        assert counted(right) == 0
+        assert counted(wrong) > 0.3
+        assert exact(wrong) < exact(right) - 0.2
