@@ -1,8 +1,17 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.processes import Finished, Running
+
+# A property is tried on a few examples each time; `pytest -m hypothesis --hypothesis-profile=many`
+# tries many, and so does a slow test. How long one takes is no fact about it.
+settings.register_profile(
+    "few", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("many", settings.get_profile("few"), max_examples=800)
+settings.load_profile("few")
 
 
 class TrainedRun:

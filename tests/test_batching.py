@@ -99,3 +99,26 @@ def test_a_stream_makes_the_batches_that_its_pairs_make(sizes):
     for places in list(batches.order):
         expected = make_batch([batches.pairs[place] for place in places.tolist()], EOS_ID)
         assert all(map(torch.equal, batches.next(), expected))
+
+
+@given(lengths, st.integers(2, 5), st.integers(1, 60))
+def test_processes_share_each_batch_out_without_a_row_lost_or_doubled(sizes, world_size, tokens):
+    pairs = pairs_of(sizes)
+    whole, *ranks = (
+        BatchStream(
+            pairs, batch_tokens=tokens, seed=3, start_id=EOS_ID, rank=rank, world_size=processes
+        )
+        for rank, processes in [(0, 1), *((rank, world_size) for rank in range(world_size))]
+    )
+    for places in list(whole.order):
+        batch = whole.next()
+        parts = [stream.next() for stream in ranks]
+        assert sum(part.num_target_tokens for part in parts) == batch.num_target_tokens
+        rows = [
+            (source[source != PAD_ID].tolist(), target[target != PAD_ID].tolist())
+            for part in parts
+            for source, target in zip(part.source, part.target_output, strict=True)
+            if (target != PAD_ID).any()
+        ]
+        assert sorted(rows) == sorted(pairs[place] for place in places.tolist())
+        assert {stream.index for stream in ranks} == {whole.index}

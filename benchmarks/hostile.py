@@ -1,0 +1,248 @@
+"""Hostile input for the commands: each case is a function of one number, to be made again at will.
+
+A case is a command with its arguments and standard input in a folder of files, and the exit codes
+that are right for it.
+"""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+CONFIG = (ROOT / "configs" / "tiny.yaml").read_bytes()
+SHEETS = sorted((ROOT / "minitransformer/explain/worked/sheets").glob("*.yaml"))
+# Whatever a config says besides, a case must be over in a moment and on one process.
+SMALL = [
+    argument
+    for setting in (
+        "training.steps=3", "training.processes=1", "training.save_every=2", "evaluation.every=2",
+        "evaluation.train_pairs=4", "data.limit=8", "model.max_length=16", "data.cache=",
+    )
+    for argument in ("--set", setting)
+]  # fmt: skip
+NASTY = [
+    b"\0", b"\xff", b"\xed\xa0\x80", b"\r", b"\n", b"\r\n", b"\t", b'"', b",", b":", b"\\", b"{",
+    b"]", b"&a ", b"*a", b"!!python/object:os.system ", b"- ", b"#", b"~", b"\xe2\x80\xa8", b"\x1c",
+    b"\xc2\x85", b"\xef\xbb\xbf", b"\xff\xfe", b"\x1f\x8b", b"\x1b[31m", b"1e999", b"-1", b"0",
+    b"nan", b"null", b"true", b"[]", b"9" * 20, b"..", b"/", b"%s", b"x" * 3000, b"<EOS>",
+    "\u200d👩🏽\u0338".encode(), "ক্ষ\u200c".encode(), "\u202eمرحبا".encode(), "▁".encode(),
+]  # fmt: skip
+WORDS = ["I", "go", "to", "school", "Let's", "Vamos", "pizza", "<EOS>", "<PAD>", "▁", "…", "'", ":"]
+
+
+class Case(NamedTuple):
+    """What is done, and what is right."""
+
+    command: str  # a script, or a module's name
+    arguments: list[str]
+    stdin: bytes = b""
+    codes: tuple[int, ...] = (0, 1, 2)
+    lines: int | None = None  # of output, where the input decides
+    is_prompt: bool = False
+
+
+def mutated(content: bytes, random: Random, most: int = 4) -> bytes:
+    """Content with a few things done to it."""
+    for _ in range(random.randint(1, most)):
+        place, size = random.randrange(len(content) + 1), random.randint(1, 40)
+        before, part, after = (
+            content[:place], content[place : place + size], content[place + size :]
+        )  # fmt: skip
+        content = random.choice(
+            [
+                before + bytes([random.randrange(256)]) + part[1:] + after,
+                before + random.choice(NASTY) + part + after,
+                before + random.choice(NASTY) + after,
+                before + after,
+                before + part * 2 + after,
+                before,
+            ]
+        )
+    return content
+
+
+def sentence(random: Random) -> str:
+    """Words that may be known, with things between them that no sentence has."""
+    nasty = [piece.decode("utf-8", "replace") for piece in NASTY]
+    kinds = random.choices([WORDS, nasty], [7, 3], k=random.randint(0, 12))
+    parts = [random.choice(kind) for kind in kinds]
+    return random.choice([" ", " ", ""]).join(parts)
+
+
+def argument(text: str) -> str:
+    """Text as it can stand on a command line."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def any_value(random: Random) -> Any:
+    return random.choice(
+        [
+            None,
+            True,
+            -1,
+            0,
+            1,
+            7,
+            2**70,
+            1e308,
+            float("nan"),
+            "",
+            "x",
+            "../x",
+            [],
+            [1],
+            {},
+            {"a": 1},
+        ]
+    )
+
+
+def replaced_somewhere(data: Any, random: Random) -> Any:
+    """Nested data with one value of another kind."""
+    if isinstance(data, dict) and data and random.random() < 0.85:
+        key = random.choice(sorted(data))
+        rest = {name: value for name, value in data.items() if name != key}
+        if random.random() < 0.1:
+            return rest
+        return {**rest, key: replaced_somewhere(data[key], random)}
+    return any_value(random)
+
+
+def odd_number(random: Random) -> str:
+    return random.choice(["0", "1", "2", "3", "-1", "1001", "nan", "1e3", "", "x", "9" * 30, "0.5"])
+
+
+def config_case(folder: Path, random: Random) -> Case:
+    from minitransformer.config import load_config
+    from minitransformer.errors import UserError
+
+    (folder / "own.yaml").write_bytes(mutated(CONFIG, random))
+    try:
+        load_config(folder / "own.yaml", SMALL[1::2])
+        codes: tuple[int, ...] = (0, 1, 2)
+    except UserError:
+        codes = (2,)
+    return Case("train.py", ["--config", "own.yaml", *SMALL], codes=codes)
+
+
+def override_case(folder: Path, random: Random) -> Case:
+    lines = CONFIG.decode().splitlines()
+    keys = re.findall(r"^  (\w+):", CONFIG.decode(), re.MULTILINE)
+    sections = [line[:-1] for line in lines if re.fullmatch(r"\w+:", line)]
+    sets = []
+    for _ in range(random.randint(1, 3)):
+        key = f"{random.choice(sections)}.{random.choice(keys)}"
+        value = random.choice([json.dumps(any_value(random)), sentence(random), "1e-4"])
+        sets += ["--set", argument(f"{key}={value}" if random.random() < 0.9 else value)]
+    return Case("train.py", ["--config", "tiny.yaml", *sets, *SMALL])
+
+
+def corpus_case(folder: Path, random: Random) -> Case:
+    pairs = [(f"I go {n}", f"Voy {n}") for n in range(12)]
+    kind = random.choice(["tsv", "csv", "jsonl", "parquet", "aligned"])
+    place = f"own.{kind}"
+    if kind == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        file = io.BytesIO()
+        columns = {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), file)
+        content = file.getvalue()
+    else:
+        content = {
+            "tsv": "".join(f"{a}\t{b}\n" for a, b in pairs),
+            "csv": "source,target\n" + "".join(f"{a},{b}\n" for a, b in pairs),
+            "jsonl": "".join(f"{json.dumps({'source': a, 'target': b})}\n" for a, b in pairs),
+            "aligned": "".join(f"{a}\n" for a, _ in pairs),
+        }[kind].encode()
+    (folder / place).write_bytes(mutated(content, random, most=12))
+    if kind == "aligned":
+        other = "".join(f"{b}\n" for _, b in pairs).encode()
+        is_other_damaged = random.random() < 0.5
+        (folder / "own.es").write_bytes(mutated(other, random) if is_other_damaged else other)
+        place = "[own.aligned, own.es]"
+    more = random.choice([[], ["data.split_valid=2"], ["hygiene.malformed=error"],
+                          ["tokenizer.kind=bpe", "tokenizer.max_size=9"],
+                          [f"data.valid={place}"]])  # fmt: skip
+    sets = [each for setting in (f"data.source={place}", *more) for each in ("--set", setting)]
+    return Case("train.py", ["--config", "tiny.yaml", *SMALL, *sets], codes=(0, 1))
+
+
+def lines_case(folder: Path, random: Random) -> Case:
+    """One line out for each line in, whatever the lines are."""
+    lines = [mutated(sentence(random).encode(), random) for _ in range(random.randint(0, 9))]
+    content = b"\n".join(lines) + random.choice([b"", b"\n"])
+    count = content.count(b"\n") + (content != b"" and not content.endswith(b"\n"))
+    options = random.choice([[], ["--scores"], ["--beam", "3"], ["--average", "2"]])
+    arguments = ["--run", random.choice(["words", "bpe"]), *options]
+    if random.random() < 0.3:
+        (folder / "in.txt").write_bytes(content)
+        return Case("translate.py", [*arguments, "--input", "in.txt"], b"", (0,), count)
+    return Case("translate.py", arguments, content, (0,), count)
+
+
+def options_case(folder: Path, random: Random) -> Case:
+    names = ["--beam", "--n-best", "--average", "--step", "--precision", "--length-penalty"]
+    odd = [f"{name}={odd_number(random)}" for name in random.sample(names, random.randint(0, 3))]
+    forms = [["--walkthrough"], ["--walkthrough", "--full"], ["--walkthrough", "o.html"],
+             ["--tokens"], ["--walkthrough", "o.json"], ["--walkthrough", "o.md"],
+             ["--attention", "o.png"], ["--attention", "o.svg", "--words"], ["--scores"],
+             ["--checkpoint", "best"],
+             ["--walkthrough", "--only", argument(sentence(random))],
+             ["--walkthrough", "--expected", argument(sentence(random))]]  # fmt: skip
+    sentences = [argument(sentence(random)) for _ in range(random.randint(0, 3))]
+    run = ["--run", random.choice(["words", "bpe"])]
+    arguments = [*run, *odd, *random.choice(forms), "--", *sentences]
+    return Case("translate.py", arguments)
+
+
+def prompt_case(folder: Path, random: Random) -> Case:
+    commands = ["walk", "full", "attention", "why", "hide", "head", "position", "force", "reset",
+                "help", "", "quit", "nonsense"]  # fmt: skip
+    lines = []
+    for _ in range(random.randint(1, 12)):
+        after = random.choice(
+            ["", "words", "1", "off", "encoder.0.0 off", "cross.9.9 on", sentence(random)]
+        )
+        lines.append(
+            f":{random.choice(commands)} {after}" if random.random() < 0.6 else sentence(random)
+        )
+    content = "\n".join(lines).encode("utf-8", "replace")
+    options = random.choice([[], ["--scores"], ["--beam", "2"]])
+    arguments = ["--run", random.choice(["words", "bpe"]), *options]
+    return Case("translate.py", arguments, mutated(content, random), (0,), is_prompt=True)
+
+
+def worked_case(folder: Path, random: Random) -> Case:
+    sheet = random.choice(SHEETS).read_bytes()
+    (folder / "own.yaml").write_bytes(mutated(sheet, random))
+    form = random.choice([[], ["--json"], ["--markdown"], ["--latex"], ["--html", "o.html"]])
+    return Case("minitransformer.explain.worked", ["--file", "own.yaml", *form])
+
+
+def evaluation_case(folder: Path, random: Random) -> Case:
+    rows = "".join(f"{sentence(random)}\t{sentence(random)}\n" for _ in range(4)).encode()
+    (folder / "in.tsv").write_bytes(mutated(rows, random))
+    (folder / "ref.txt").write_bytes(mutated(rows, random))
+    arguments = random.choice(
+        [
+            ["--split", "valid"], ["--input", "in.tsv"],
+            ["--input", "in.tsv", "--references", "ref.txt"],
+            ["--input", "in.tsv", "--against", "words"], ["--beam", odd_number(random)],
+            ["--set", argument(f"data.test={sentence(random)}")], ["--set", "data.test=in.tsv"],
+        ]
+    )  # fmt: skip
+    run = random.choice(["words", "bpe"])
+    return Case("minitransformer.evaluation", [run, *arguments])
+
+
+INPUTS: dict[str, Callable[[Path, Random], Case]] = {
+    "config": config_case, "override": override_case, "corpus": corpus_case, "lines": lines_case,
+    "options": options_case, "prompt": prompt_case, "worked": worked_case,
+    "evaluation": evaluation_case,
+}  # fmt: skip

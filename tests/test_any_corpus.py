@@ -1,0 +1,145 @@
+"""Whatever stands in a corpus: every line is accounted for, and no pair is put together wrongly."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitransformer.data.sources import sources_of
+from minitransformer.errors import DataError
+from minitransformer.settings import DataConfig
+from tests.corpus_files import corpus_of
+from tests.damage import damaged, lines_of_rubbish, outcome
+
+COLUMNS = st.sampled_from([("source", "target"), (1, 2), (2, 1), ("en", "es"), ("t.en", "t.es")])
+
+
+def files_of(name: str, content: bytes, folder: Path):
+    """A data.source with this content; of two aligned files, the second has as many lines."""
+    if name != "aligned":
+        (folder / f"any.{name}").write_bytes(content)
+        return str(folder / f"any.{name}")
+    (folder / "any.en").write_bytes(content)
+    lines = num_lines(content)
+    (folder / "any.es").write_bytes(b"".join(b"t%d\n" % n for n in range(lines)))
+    return str(folder / "any.en"), str(folder / "any.es")
+
+
+def num_lines(content: bytes) -> int:
+    return content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
+
+
+@pytest.mark.parametrize("name", ["tsv", "csv", "jsonl", "aligned"])
+@given(data=st.data(), columns=COLUMNS)
+def test_every_line_is_kept_or_counted_as_dropped(name, data, columns, tmp_path_factory):
+    good = {"tsv": b"a\tb", "csv": b'"a, c",b', "jsonl": b'{"source": "a", "target": "b"}'}
+    lines = data.draw(st.lists(st.just(good.get(name, b"a")) | lines_of_rubbish, max_size=12))
+    ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
+    content = ending.join(lines) + data.draw(st.sampled_from([b"", ending]))
+    place = files_of(name, content, tmp_path_factory.getbasetemp())
+    source = sources_of(DataConfig(source=place, columns=columns))["train"]
+    rows = outcome(lambda: list(source.rows()), DataError)
+    if isinstance(rows, DataError):
+        return
+    numbers = [row.number for row in rows]
+    lines_there = num_lines(content)
+    if name == "csv":  # a row in quotes may have several lines, and a header is no row
+        assert numbers == sorted(set(numbers))
+        assert all(1 <= number <= lines_there for number in numbers)
+    else:
+        assert numbers == list(range(1, lines_there + 1))
+    split = outcome(lambda: corpus_of(source=place, columns=columns).train, DataError)
+    if isinstance(split, DataError):
+        return
+    assert len(split) + split.report.dropped == len(rows)
+    assert len(list(split)) == len(split)
+
+
+def parquet_content() -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {"source": [f"s{n}" for n in range(30)], "target": [f"t{n}" for n in range(30)]}
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
+
+
+PARQUET = parquet_content()
+
+
+@given(content=damaged(PARQUET, most=2) | st.binary())
+def test_a_parquet_file_that_is_damaged_is_read_or_refused(content, tmp_path_factory):
+    place = files_of("parquet", content, tmp_path_factory.getbasetemp())
+    split = outcome(lambda: corpus_of(source=place).train, DataError)
+    if isinstance(split, DataError):
+        assert "\n" not in str(split)
+    else:
+        assert len(split) + split.report.dropped == len(split.kept)
+
+
+def numbered(name: str, number: int) -> bytes:
+    """A good line that says on both sides where it stands."""
+    source, target = f"s{number}", f"t{number}"
+    return {
+        "tsv": f"{source}\t{target}",
+        "csv": f"{source},{target}",
+        "jsonl": json.dumps({"target": target, "source": source}),
+        "aligned": source,
+    }[name].encode()
+
+
+@pytest.mark.parametrize("name", ["tsv", "csv", "jsonl", "aligned"])
+@given(data=st.data())
+def test_rubbish_between_pairs_never_moves_one_side_against_the_other(name, data, tmp_path_factory):
+    rubbish = st.none() | lines_of_rubbish
+    places = data.draw(st.lists(rubbish, min_size=1, max_size=25))  # None: a good line
+    header = {"csv": b"source,target\n"}.get(name, b"")
+    first = 1 + header.count(b"\n")
+    lines = [
+        numbered(name, number) if line is None else line
+        for number, line in enumerate(places, start=first)
+    ]
+    folder = tmp_path_factory.getbasetemp()
+    place = files_of(name, header + b"".join(line + b"\n" for line in lines), folder)
+    if name == "aligned":
+        others = [
+            b"t%d" % number if line is None else data.draw(lines_of_rubbish)
+            for number, line in enumerate(places, start=first)
+        ]
+        (folder / "any.es").write_bytes(b"".join(line + b"\n" for line in others))
+    good = {number for number, line in enumerate(places, start=first) if line is None}
+    split = outcome(lambda: corpus_of(source=place).train, DataError)
+    if isinstance(split, DataError):
+        # A first line may tell that the file is packed or has other columns.
+        assert not good or places[0] is not None
+        return
+    kept = dict(split.numbered())
+    for number, pair in kept.items():
+        if match := re.fullmatch(r"s(\d+)", pair.source):
+            assert pair.target == f"t{match[1]}"
+            assert number == int(match[1])
+        assert not re.fullmatch(r"t\d+", pair.target) or pair.source == f"s{pair.target[1:]}"
+    if not (name == "csv" and any(b'"' in (line or b"") for line in places)):
+        assert good <= kept.keys()
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(st.integers(0, 30), st.integers(0, 30))
+def test_aligned_files_of_other_lengths_are_never_paired(tmp_path_factory, first, second):
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "n.en").write_bytes(b"".join(b"s%d\n" % n for n in range(first)))
+    (folder / "n.es").write_bytes(b"".join(b"t%d\n" % n for n in range(second)))
+    place = str(folder / "n.en"), str(folder / "n.es")
+    if first == second > 0:
+        assert len(corpus_of(source=place).train) == first
+        return
+    with pytest.raises(DataError) as caught:
+        corpus_of(source=place)
+    if first != second:
+        assert f"n.en has {first} lines" in str(caught.value)
+        assert f"n.es has {second}" in str(caught.value)

@@ -1,0 +1,172 @@
+"""Whatever a config, a tokenizer's file or a sheet holds, it is read or refused in our words."""
+
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from minitransformer.config import config_from_data, config_to_yaml, load_config
+from minitransformer.data.bpe_tokenizer import BpeTokenizer
+from minitransformer.data.tokens import SPECIALS
+from minitransformer.data.word_tokenizer import WordTokenizer
+from minitransformer.errors import CheckpointError, ConfigError, SheetError, UsageError
+from minitransformer.explain.worked.documents import sheet_json, sheet_markdown
+from minitransformer.explain.worked.engine import work_through
+from minitransformer.explain.worked.latex import latex_document
+from minitransformer.explain.worked.pages import worked_page
+from minitransformer.explain.worked.report import sheet_text
+from minitransformer.explain.worked.sheet_reader import SHEETS, SHIPPED, read_sheet
+from minitransformer.settings import Config, TokenizerConfig
+from minitransformer.strict_yaml import StrictLoader, TextLoader, read_yaml, write_yaml
+from tests.damage import NASTY, damaged, outcome
+from tests.processes import ROOT
+from tests.test_config import any_sections, plain_data
+from tests.test_worked_homework import FULL_SHEET
+
+yaml_text = st.one_of(
+    st.text(),
+    st.lists(st.sampled_from([*NASTY, b"a", b"b: ", b"  ", b"\n- ", b"\n  "]), max_size=20).map(
+        lambda pieces: b"".join(pieces).decode("utf-8", "replace")
+    ),
+)
+
+
+@given(yaml_text)
+def test_any_text_is_yaml_of_plain_data_or_a_config_error_of_one_line(text):
+    for loader in (StrictLoader, TextLoader):
+        data = outcome(lambda loader=loader: read_yaml(text, "here", loader), ConfigError)
+        if isinstance(data, ConfigError):
+            assert "\n" not in str(data)
+        elif loader is StrictLoader and "inf" not in repr(data):  # 1e999 is beyond all ranges
+            assert read_yaml(write_yaml(data), "here") == data
+
+
+@given(any_sections)
+def test_what_is_a_config_comes_back_from_its_yaml(data):
+    with contextlib.suppress(ConfigError):
+        config = config_from_data(data | {"data": {"source": "en-es"}}, "here")
+        assert config_from_data(read_yaml(config_to_yaml(config), "here"), "here") == config
+
+
+CONFIG = (ROOT / "configs" / "tiny.yaml").read_bytes()
+overrides = st.lists(
+    st.builds(
+        "{}={}".format,
+        st.sampled_from(["model.d_model", "data.columns", "logging.probes", "data", "a.b.c", "."])
+        | st.text(max_size=9),
+        yaml_text | plain_data.map(str),
+    )
+    | st.text(max_size=20),
+    max_size=3,
+)
+
+
+@given(damaged(CONFIG), overrides)
+def test_any_file_and_any_override_is_a_config_or_an_error_of_ours(tmp_path_factory, content, sets):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(content)
+    found = outcome(lambda: load_config(path, sets), ConfigError, UsageError)
+    assert isinstance(found, Config) or found.exit_code == 2
+
+
+TEXTS = ["I go to school.", "আমি স্কুলে যাই।", "Let's go!", "¿Vamos? <EOS>", "the the other"]
+SAVED = {
+    WordTokenizer: WordTokenizer.train(TEXTS, TokenizerConfig()).to_bytes(),
+    BpeTokenizer: BpeTokenizer.train(
+        TEXTS, TokenizerConfig(kind="bpe", max_size=60)
+    ).to_bytes(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAVED)
+@given(data=st.data(), text=st.text())
+def test_any_bytes_are_a_tokenizer_that_works_or_a_checkpoint_error(kind, data, text):
+    content = data.draw(damaged(SAVED[kind]) | st.binary())
+    tokenizer = outcome(
+        lambda: kind.from_bytes(content, TokenizerConfig(), "run/source"), CheckpointError
+    )
+    if isinstance(tokenizer, CheckpointError):
+        assert re.fullmatch("run/source: .+", str(tokenizer))
+        return
+    assert tuple(tokenizer.tokens[: len(SPECIALS)]) == SPECIALS
+    encoded = tokenizer.encode(text, end=True)
+    assert all(0 <= id < len(tokenizer) for id in encoded.ids)
+    assert isinstance(tokenizer.decode(range(len(tokenizer))), str)
+    again = kind.from_bytes(tokenizer.to_bytes(), TokenizerConfig(), "again")
+    assert again.tokens == tokenizer.tokens
+    assert again.encode(text, end=True) == encoded
+
+
+@given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=5), st.integers(1, 99))
+def test_any_corpus_gives_subwords_that_survive_saving(texts, size):
+    config = TokenizerConfig(kind="bpe", max_size=size)
+    tokenizer = BpeTokenizer.train(texts, config)
+    loaded = BpeTokenizer.from_bytes(tokenizer.to_bytes(), config, "here")
+    for text in texts:
+        assert loaded.encode(text, end=True) == tokenizer.encode(text, end=True)
+
+
+def every_form(text: str) -> None:
+    """Work a sheet through and show it in every form."""
+    worked = work_through(read_sheet(text, "mine.yaml", "mine"))
+    for shown in (sheet_text(worked), sheet_json(worked), sheet_markdown(worked)):
+        assert shown
+    latex_document([worked])
+    worked_page([worked])
+
+
+def refused_or_shown(text: str) -> None:
+    error = outcome(lambda: every_form(text), SheetError, ConfigError)
+    assert error is None or re.fullmatch("mine.yaml.+", str(error))
+
+
+SHEETS_TEXT = [FULL_SHEET, *((SHEETS / f"{name}.yaml").read_text("utf-8") for name in SHIPPED)]
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    st.sampled_from(SHEETS_TEXT)
+    .flatmap(lambda text: damaged(text.encode(), most=2))
+    .map(lambda content: content.decode("utf-8", "replace"))
+)
+@example(FULL_SHEET)
+def test_any_sheet_is_worked_through_or_refused_in_one_line(text):
+    refused_or_shown(text)
+
+
+OPERATIONS = ["times", "softmax", "scaled", "dot_scores", "same", "identity", "row", "masked",
+              "plus", "product", "entry", "sinusoid", "attend", "torch_layer", "no"]  # fmt: skip
+formulas = st.recursive(
+    st.sampled_from(["X", "W", "Q", "1", "0", "-1", "1e9", "nan", "2.5", "x", ""]),
+    lambda inner: st.builds(
+        lambda name, parts: f"{name}({', '.join(parts)})",
+        st.sampled_from(OPERATIONS),
+        st.lists(inner, max_size=4),
+    ),
+    max_leaves=6,
+)
+
+
+@given(formulas, formulas)
+def test_any_formula_is_computed_or_refused_in_one_line(compute, check):
+    refused_or_shown(
+        write_yaml(
+            {
+                "given": {"X": [["1", "2"], ["3", "4"]], "W": [["1", "0"], ["0", "1"]]},
+                "steps": [
+                    {"name": "Q", "compute": compute, "printed": [["1", "2"], ["3", "4"]]},
+                    {"name": "t", "text": "words", "check": check},
+                ],
+            }
+        )
+    )
+
+
+def test_the_shipped_files_are_where_these_tests_look():
+    assert len(SHEETS_TEXT) == 20
+    assert Path(SHEETS).is_dir()
+    every_form(SHEETS_TEXT[0])
+    every_form(SHEETS_TEXT[1])

@@ -1,0 +1,86 @@
+"""A run that an earlier version trained still loads, translates, trains on and is scored."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitransformer import Translator
+from minitransformer.checkpoint import RunFolder
+from minitransformer.data.batching import make_batch
+from minitransformer.data.encoding import EncodedPair
+from minitransformer.data.tokens import PAD_ID
+from minitransformer.search import evaluating
+from tests.processes import ROOT, run
+
+FIXTURES = sorted((ROOT / "tests" / "fixtures").glob("run-format-*"))
+OLD_RUNS = [
+    pytest.param(folder, name, id=f"{folder.name}-{name}")
+    for folder in FIXTURES
+    for name in ("words", "bpe")
+]
+
+
+def log_probabilities(translator: Translator, source: str, target: str) -> list[float]:
+    """Of each label, when every earlier token is given."""
+    ids = EncodedPair(
+        translator.tokenizer.encode_source(source).ids,
+        translator.tokenizer.encode_target(target).ids,
+    )
+    batch = make_batch([ids], translator.tokenizer.start_id)
+    with evaluating(translator.model), torch.inference_mode():
+        memory = translator.model.encode(batch.source)
+        logits = translator.model.decode(batch.target_input, memory)
+    found = logits.log_softmax(dim=-1)[0]
+    assert PAD_ID not in ids.target
+    return [float(row[label]) for row, label in zip(found, ids.target, strict=True)]
+
+
+def copied(folder: Path, name: str, place: Path) -> Path:
+    return shutil.copytree(folder / name, place / name)
+
+
+def test_every_format_has_a_run_that_is_kept():
+    assert [folder.name for folder in FIXTURES] == ["run-format-1"]
+    for folder in FIXTURES:
+        for name in ("words", "bpe"):
+            assert len(RunFolder(folder / name).steps()) == 2
+            assert f"--run {name} " in (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("folder", "name"), OLD_RUNS)
+def test_an_old_run_translates_as_it_did(folder, name):
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[name]
+    assert len(expected) == 2
+    for step, sentences in expected.items():
+        translator = Translator.load(folder / name, checkpoint=int(step))
+        assert len(sentences) == 8
+        found = translator.translate([each["source"] for each in sentences])
+        assert [each.text for each in found] == [each["translation"] for each in sentences]
+        for each in sentences:
+            values = log_probabilities(translator, each["source"], each["target"])
+            assert values == pytest.approx(each["log_probabilities"], rel=0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("folder", "name"), OLD_RUNS)
+def test_an_old_run_is_trained_on_and_scored_by_the_commands_of_today(folder, name, tmp_path):
+    old = copied(folder, name, tmp_path)
+    before = max(RunFolder(old).steps())
+    rows = (old / "metrics.jsonl").read_bytes()
+    settings = ["--set", f"training.steps={before + 5}"]
+    result = run("train.py", "--config", f"{name}/config.yaml", "--run", name, *settings,
+                 folder=tmp_path)  # fmt: skip
+    assert result.code == 0, result.err
+    assert f"Continuing {name} after step {before}" in result.out
+    change = f"note: changed since the run began: training.steps: {before}, now {before + 5}\n"
+    assert result.err == change
+    assert max(RunFolder(old).steps()) == before + 5
+    assert (old / "metrics.jsonl").read_bytes().startswith(rows)
+    scored = run("minitransformer/evaluation.py", name, "--split", "valid", folder=tmp_path)
+    assert scored.code == 0, scored.err
+    assert "45 pairs" in scored.out
+    assert "bleu" in scored.out
+    translated = run("translate.py", "--run", name, "I go", folder=tmp_path)
+    assert (translated.code, translated.out.count("\n")) == (0, 1)

@@ -1,0 +1,175 @@
+"""A run that is stepped, saved, killed and resumed in any order is the run that never stopped."""
+
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import Phase, settings
+from hypothesis import seed as seed_of_search
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from minitransformer.seeding import mix
+from minitransformer.storage import checksum, tensor_bytes
+from minitransformer.training.scoring import evaluate_splits
+from minitransformer.training.trainer import INITIALIZATION, Trainer
+from minitransformer.weights import model_tensors
+from tests.small_runs import trainer_for
+from tests.test_trainer import without_clock
+
+EVERY = 4  # steps between evaluations; an epoch has three batches
+PAIRS = b"a b\tx y\na\tx\nb a b\ty x y\nb b\ty\n"
+CHANGES = ("training.steps=10", f"evaluation.every={EVERY}", "data.limit=0",
+           "model.d_model=8", "training.batch_tokens=8", "model.max_length=6")  # fmt: skip
+
+
+class Reference(NamedTuple):
+    """One run that nothing interrupted, after each of its steps."""
+
+    hashes: list[str]
+    losses: list[float]
+    rows: list[list[dict]]  # metrics.jsonl
+
+
+def hash_of(trainer: Trainer) -> str:
+    """A checksum of the weights and of the optimizer's memory."""
+    memory = {f"optimizer.{name}": value for name, value in trainer.optimizer.memory.items()}
+    return checksum(tensor_bytes(model_tensors(trainer.model) | memory))
+
+
+def look(trainer: Trainer) -> float:
+    """The loss of the training pairs, without a word about it in the run's files."""
+    found = evaluate_splits(
+        trainer.model, trainer.texts, trainer.encoded, trainer.tokenizer, trainer.config,
+        trainer.ranks,
+    )  # fmt: skip
+    return found["train"].loss.mean
+
+
+def take_step(trainer: Trainer) -> None:
+    """What Trainer.run does between two saves."""
+    trainer.step()
+    if trainer.state.step % EVERY == 0 or trainer.is_finished:
+        trainer.evaluate()
+
+
+def trainer_in(folder: Path) -> Trainer:
+    (folder / "pairs.tsv").write_bytes(PAIRS)
+    return trainer_for(folder / "run", *CHANGES, f"data.source={folder / 'pairs.tsv'}")
+
+
+def reference_of(folder: Path) -> Reference:
+    trainer = trainer_in(folder)
+    assert trainer.config.model.dropout > 0
+    trainer.evaluate()
+    reference = Reference([], [], [])
+    while True:
+        reference.hashes.append(hash_of(trainer))
+        reference.losses.append(look(trainer))
+        reference.rows.append(without_clock(trainer.run_folder.metrics))
+        if trainer.is_finished:
+            return reference
+        take_step(trainer)
+
+
+@cache
+def shared_reference() -> Reference:
+    with tempfile.TemporaryDirectory() as folder:
+        return reference_of(Path(folder))
+
+
+class RunMachine(RuleBasedStateMachine):
+    """The real trainer on a small config; what it should be is the uninterrupted run."""
+
+    reference = staticmethod(shared_reference)
+
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed):
+        self.folder = Path(tempfile.mkdtemp())
+        self.saved_step = 0
+        self.trainer: Trainer | None = None
+        self.resume(seed)
+
+    @precondition(lambda self: self.trainer and not self.trainer.is_finished)
+    @rule(count=st.integers(1, 3), then_save=st.booleans())
+    def step(self, count, then_save):
+        self.has_looked = False
+        for _ in range(count):
+            if not self.trainer.is_finished:
+                take_step(self.trainer)
+        if then_save:
+            self.save()
+
+    @precondition(lambda self: self.trainer and self.trainer.state.step)
+    @rule()
+    def save(self):  # Trainer.run saves nothing before the first step
+        self.trainer.save()
+        self.saved_step = self.trainer.state.step
+
+    @precondition(lambda self: self.trainer)
+    @rule(half_a_row=st.booleans(), half_a_save=st.booleans())
+    def kill(self, half_a_row, half_a_save):
+        run = self.trainer.run_folder
+        self.trainer = None  # nothing is saved
+        if half_a_row:
+            with run.metrics.open("ab") as file:
+                file.write(b'{"step": 7, "split": "tra')
+        if half_a_save:
+            (run.checkpoints / ".step-000099.part").mkdir(exist_ok=True)
+
+    @precondition(lambda self: not self.trainer)
+    @rule(seed=st.integers(0, 2**32))
+    def resume(self, seed):
+        self.has_looked = False
+        torch.manual_seed(seed)  # whatever random state another process begins with
+        self.trainer = trainer_in(self.folder)
+        assert self.trainer.state.step == self.saved_step
+        if not self.saved_step:
+            self.trainer.evaluate()
+
+    @precondition(lambda self: self.trainer and not self.has_looked)
+    @rule()
+    def evaluate(self):
+        self.has_looked = True
+        assert look(self.trainer) == self.reference().losses[self.trainer.state.step]
+
+    @invariant()
+    def is_the_uninterrupted_run(self):
+        if trainer := self.trainer:
+            step = trainer.state.step
+            assert hash_of(trainer) == self.reference().hashes[step]
+            assert without_clock(trainer.run_folder.metrics) == self.reference().rows[step]
+
+    def teardown(self):
+        shutil.rmtree(getattr(self, "folder", ""), ignore_errors=True)
+
+
+RunMachine.TestCase.settings = settings(
+    max_examples=settings().max_examples // 8, stateful_step_count=25
+)
+TestARunInAnyOrder = RunMachine.TestCase
+
+
+def test_the_machine_notices_a_dropout_that_depends_on_what_ran_before(tmp_path, monkeypatch):
+    """Seeded once at the start and never again, a resumed run draws other dropout masks."""
+    seed, once = torch.manual_seed, mix(1, INITIALIZATION)
+    monkeypatch.setattr(torch, "manual_seed", lambda value: seed(value) if value == once else None)
+    broken = reference_of(tmp_path)
+
+    class Broken(RunMachine):
+        reference = staticmethod(lambda: broken)
+
+    quick = settings(max_examples=200, phases=[Phase.generate], database=None)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(seed_of_search(4)(Broken), settings=quick)
