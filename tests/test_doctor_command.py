@@ -182,7 +182,7 @@ def test_trained_weights_that_are_no_numbers_are_noticed(trained, capsys):
     folder.point("best", 6)
     code, lines = doctor(capsys, "--run", trained)
     assert code == 1
-    assert marked(lines, "FAIL")[0].endswith("head.bias holds values that are no numbers")
+    assert "'head.bias' has values that are not finite" in marked(lines, "FAIL  step-000006")[0]
 
 
 @pytest.mark.parametrize(

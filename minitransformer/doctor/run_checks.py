@@ -9,6 +9,9 @@ from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
 from minitransformer.errors import CheckpointError
 from minitransformer.saved_step import Checkpoint, State
 from minitransformer.settings import Config
+from minitransformer.storage import read_own_file
+
+MOST_METRICS = 2**30  # bytes
 
 
 def folder_findings(run: RunFolder) -> tuple[list[Finding], State | None]:
@@ -91,7 +94,7 @@ def leftover_findings(run: RunFolder) -> list[Finding]:
 
 def metrics_finding(path: Path, state: State) -> Finding:
     """Are all rows there that the newest checkpoint knows of, and can they be read?"""
-    content = path.read_bytes() if path.exists() else b""
+    content = read_own_file(path, MOST_METRICS) if path.exists() else b""
     known = content[: state.metrics_bytes]
     name, advice = "metrics.jsonl", "curves will have a gap; training itself does not need it"
     if len(content) < state.metrics_bytes:
