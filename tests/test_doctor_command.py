@@ -61,6 +61,30 @@ def test_a_shipped_config_is_sound(tmp_path):
     assert list(tmp_path.glob("[!.]*")) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["tiny-bn", "copy", "reverse", "substitute", "lets-go"])
+def test_every_shipped_config_whose_corpus_ships_is_sound(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, lines = doctor(capsys, "--config", config)
+    assert code == 0
+    assert len(marked(lines, "ok    one batch by heart", "ok    loss at start")) == 2
+    wrong = marked(lines, "warn", "FAIL")
+    assert wrong == ["warn  corpus, valid         no held-out pairs"] * (config == "lets-go")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["multi30k", "tatoeba-es", "tatoeba-bn"])
+def test_the_shapes_of_the_larger_configs_are_sound(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    changes = (
+        "data.source=en-es", "data.valid=", "data.test=", "data.subset=",
+        "data.columns=[source, target]", "data.split_valid=0", "data.split_test=0",
+    )  # fmt: skip
+    sets = [part for change in changes for part in ("--set", change)]
+    code, lines = doctor(capsys, "--config", config, *sets)
+    assert (code, lines[-1]) == (0, "12 ok, 0 failed")
+
+
 def test_settings_can_be_changed_as_in_training(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, lines = doctor(capsys, "--config", "tiny", "--set", "model.embedding_std=8")
