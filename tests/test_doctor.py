@@ -279,7 +279,7 @@ def test_a_broken_model_is_not_trained(tmp_path, monkeypatch, capsys, mistake):
         assert train() == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: the model is not sound; ")
+    assert err.startswith("error: the model fails a check; ")
     assert BREAKAGES[mistake].check in err
     assert len(err.splitlines()) == 1
     assert list((tmp_path / "runs" / "tiny" / "checkpoints").iterdir()) == []
@@ -295,8 +295,8 @@ def test_a_model_of_no_numbers_stops_all_processes_with_the_same_words(tmp_path)
     result = run("train.py", "--config", "tiny", *changes, folder=tmp_path)
     assert result.code == 1
     assert result.err == (
-        "error: the model is not sound; finite: head.bias holds values that are no numbers "
-        "(a training that diverged, or a damaged file of weights)\n"
+        "error: the model fails a check; finite: head.bias holds values that are no numbers; "
+        "a training that diverged, or a damaged file of weights\n"
     )
 
 

@@ -160,6 +160,8 @@ def test_a_run_without_any_whole_checkpoint_ends_there(trained, capsys):
          "warn  last                  names no step instead of step 6"),
         (lambda run: (run / "checkpoints" / "last").write_text("step-000003\n"), 0,
          "warn  last                  names step 3 instead of step 6"),
+        (lambda run: (run / "checkpoints" / "best").write_text("step-000003\n"), 0,
+         "warn  best                  names step 3 instead of step 6"),
         (lambda run: (run / "checkpoints" / ".step-000009.part").mkdir(), 0,
          "warn  leftovers             .step-000009.part: "),
         (lambda run: (run / "metrics.jsonl").unlink(), 1, "FAIL  metrics.jsonl         "),

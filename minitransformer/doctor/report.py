@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from minitransformer import __version__
-from minitransformer.checkpoint import RunFolder, State
+from minitransformer.checkpoint import RunFolder
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.preparation import Prepared, prepare
 from minitransformer.data.tokenizer import PairTokenizer
@@ -102,11 +102,10 @@ class Report:
             return
         if prepared:
             self.add([corpus_finding(prepared, state, config)])
-        self.on_trained_model(run, config, state, prepared)
+        self.on_trained_model(run, config, prepared)
 
-    def on_trained_model(
-        self, run: RunFolder, config: Config, state: State, prepared: Prepared | None
-    ) -> None:
+    def on_trained_model(self, run: RunFolder, config: Config, prepared: Prepared | None) -> None:
+        """The weights that the run translates with."""
         try:
             translator = Translator.load(run.path)
         except UserError as error:
