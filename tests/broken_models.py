@@ -37,7 +37,7 @@ def encode_detached(self: Transformer, source: Tensor) -> Memory:
 
 
 def broken(*places: tuple[object, str, object]) -> AbstractContextManager[None]:
-    return Breakage(title="", wrong="", right="", shows="", check="", places=places).made()
+    return Breakage(title="", file="", wrong=(), right=(), shows="", check="", places=places).made()
 
 
 def restarted() -> AbstractContextManager[None]:

@@ -67,7 +67,8 @@ def one_thread():
 
 
 def patient(name: str, **changes) -> Patient:
-    settings = replace(VARIANTS[name], num_encoder_layers=1, num_decoder_layers=2, **changes)
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    settings = replace(VARIANTS[name], **layers | changes)
     batch = padded_batch(PAIRS, BOS_ID, settings.max_length)
     return Patient(build(settings), batch, BOS_ID, Config(model=settings))
 
@@ -78,12 +79,12 @@ def failing(someone: Patient) -> list[str]:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_sound_model_of_any_shape_passes_every_check(name):
-    findings = quick_checks(patient(name), is_fresh=False)
+    findings = quick_checks(patient(name, num_decoder_layers=2), is_fresh=False)
     assert len(findings) == len(CHECKS)
     assert [each.lines() for each in findings if each.verdict != OK] == []
 
 
-@pytest.mark.parametrize("name", ["seed", "post-norm", "learned", "rotary", "shared-all"])
+@pytest.mark.parametrize("name", ["seed", "learned", "rotary", "shared-all"])
 @pytest.mark.parametrize("mistake", ["causal", "padding", "shift", "positions", "softmax", "eval"])
 def test_a_classic_mistake_fails_the_check_that_is_meant_for_it(name, mistake):
     check = MEANT[BREAKAGES[mistake].check]
@@ -278,13 +279,14 @@ def test_a_broken_model_is_not_trained(tmp_path, monkeypatch, capsys, mistake):
         assert train() == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: the model is not sound; ")
+    assert err.startswith("error: the model fails a check; ")
     assert BREAKAGES[mistake].check in err
     assert len(err.splitlines()) == 1
     assert list((tmp_path / "runs" / "tiny" / "checkpoints").iterdir()) == []
     assert train("training.steps=1") == 0  # what is left of it is no obstacle
 
 
+@pytest.mark.slow
 def test_a_model_of_no_numbers_stops_all_processes_with_the_same_words(tmp_path):
     save_file({"head.bias": torch.full((82,), torch.nan)}, tmp_path / "w.safetensors")
     settings = (*SMALL, "data.limit=0", "model.d_model=64", "training.processes=2",
@@ -293,8 +295,8 @@ def test_a_model_of_no_numbers_stops_all_processes_with_the_same_words(tmp_path)
     result = run("train.py", "--config", "tiny", *changes, folder=tmp_path)
     assert result.code == 1
     assert result.err == (
-        "error: the model is not sound; finite: head.bias holds values that are no numbers "
-        "(a training that diverged, or a damaged file of weights)\n"
+        "error: the model fails a check; finite: head.bias holds values that are no numbers; "
+        "a training that diverged, or a damaged file of weights\n"
     )
 
 

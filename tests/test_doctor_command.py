@@ -61,6 +61,30 @@ def test_a_shipped_config_is_sound(tmp_path):
     assert list(tmp_path.glob("[!.]*")) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["tiny-bn", "copy", "reverse", "substitute", "lets-go"])
+def test_every_shipped_config_whose_corpus_ships_is_sound(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, lines = doctor(capsys, "--config", config)
+    assert code == 0
+    assert len(marked(lines, "ok    one batch by heart", "ok    loss at start")) == 2
+    wrong = marked(lines, "warn", "FAIL")
+    assert wrong == ["warn  corpus, valid         no held-out pairs"] * (config == "lets-go")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["multi30k", "tatoeba-es", "tatoeba-bn"])
+def test_the_shapes_of_the_larger_configs_are_sound(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    changes = (
+        "data.source=en-es", "data.valid=", "data.test=", "data.subset=",
+        "data.columns=[source, target]", "data.split_valid=0", "data.split_test=0",
+    )  # fmt: skip
+    sets = [part for change in changes for part in ("--set", change)]
+    code, lines = doctor(capsys, "--config", config, *sets)
+    assert (code, lines[-1]) == (0, "12 ok, 0 failed")
+
+
 def test_settings_can_be_changed_as_in_training(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, lines = doctor(capsys, "--config", "tiny", "--set", "model.embedding_std=8")
@@ -136,6 +160,8 @@ def test_a_run_without_any_whole_checkpoint_ends_there(trained, capsys):
          "warn  last                  names no step instead of step 6"),
         (lambda run: (run / "checkpoints" / "last").write_text("step-000003\n"), 0,
          "warn  last                  names step 3 instead of step 6"),
+        (lambda run: (run / "checkpoints" / "best").write_text("step-000003\n"), 0,
+         "warn  best                  names step 3 instead of step 6"),
         (lambda run: (run / "checkpoints" / ".step-000009.part").mkdir(), 0,
          "warn  leftovers             .step-000009.part: "),
         (lambda run: (run / "metrics.jsonl").unlink(), 1, "FAIL  metrics.jsonl         "),

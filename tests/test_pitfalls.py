@@ -13,6 +13,7 @@ from minitransformer.doctor.findings import OK
 from minitransformer.doctor.pitfall_lab import Twin, train_twin
 from minitransformer.doctor.symptoms import SYMPTOMS
 from minitransformer.model import transformer
+from tests.processes import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +51,15 @@ def counted(twin: Twin) -> float:
 
 def test_every_pitfall_of_the_command_has_a_breakage_and_a_symptom():
     assert list(PITFALLS) == list(BREAKAGES) == list(SYMPTOMS)
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_the_right_lines_are_those_of_the_code(name):
+    breakage = BREAKAGES[name]
+    code = (ROOT / "minitransformer" / breakage.file).read_text(encoding="utf-8")
+    for line in breakage.right:
+        assert line in code
+    assert breakage.wrong != breakage.right
 
 
 @pytest.mark.parametrize("name", BREAKAGES)

@@ -57,3 +57,16 @@ def test_rotation_keeps_lengths_and_leaves_place_zero_alone():
     turned = rotate(states, torch.arange(3))
     torch.testing.assert_close(turned.norm(dim=-1), states.norm(dim=-1))
     torch.testing.assert_close(turned[:, :, 0], states[:, :, 0])
+
+
+def test_a_table_that_grew_while_nobody_learnt_can_be_learnt_with():
+    positions = SinusoidalPositions(d_model=8, max_length=4)
+    with torch.inference_mode():
+        positions(0, 5)
+    weight = torch.ones(8, requires_grad=True)
+    (positions(0, 5) * weight).sum().backward()
+    assert weight.grad is not None
+
+
+def test_a_table_begins_small_whatever_it_may_become():
+    assert len(SinusoidalPositions(d_model=8, max_length=100_000).table) == 1024

@@ -23,8 +23,9 @@ class Breakage:
     """One mistake: what it is, the line as it is wrongly and rightly written, how it shows."""
 
     title: str
-    wrong: str
-    right: str
+    file: str
+    wrong: tuple[str, ...]
+    right: tuple[str, ...]
     shows: str
     check: str  # the name of the finding that catches it
     places: tuple[tuple[Any, str, Callable[..., Any]], ...]
@@ -81,8 +82,12 @@ def as_it_is(model: transformer.Transformer) -> nullcontext[None]:
 BREAKAGES = {
     "causal": Breakage(
         title="the decoder's causal mask is forgotten",
-        wrong="mask = cache.target_mask",
-        right="mask = cache.target_mask & causal_mask(length, cache.length)",
+        file="model/transformer.py",
+        wrong=("mask = cache.target_mask",),
+        right=(
+            "mask = cache.target_mask",
+            "mask = mask & causal_mask(target.shape[1], cache.length, target.device)",
+        ),
         shows="While it learns, each place can look at the next token, which is the answer. When "
         "it translates, nothing stands there yet.",
         check="no look ahead",
@@ -90,8 +95,9 @@ BREAKAGES = {
     ),
     "padding": Breakage(
         title="padding is not hidden",
-        wrong="mask = torch.ones_like(ids, dtype=torch.bool)",
-        right="mask = ids != pad_id",
+        file="model/attention.py",
+        wrong=("return torch.ones_like(ids, dtype=torch.bool)[:, None, None, :]",),
+        right=("return (ids != pad_id)[:, None, None, :]",),
         shows="It learns all the same. But a sentence is then translated one way alone and another "
         "way beside longer ones.",
         check="padding, neighbours",
@@ -99,8 +105,9 @@ BREAKAGES = {
     ),
     "shift": Breakage(
         title="the decoder's input is not shifted",
-        wrong="target_input = target",
-        right="target_input = [start] + target[:-1]",
+        file="data/batching.py",
+        wrong=("later = target",),
+        right=("later = torch.cat([start, target[:, :-1]], dim=1)",),
         shows="It learns to copy what it reads, which is the answer. When it translates, it reads "
         "the start token and copies that.",
         check="decoder's input",
@@ -108,8 +115,9 @@ BREAKAGES = {
     ),
     "positions": Breakage(
         title="the positional encoding is forgotten",
-        wrong="states = tokens",
-        right="states = tokens + positions[start : start + length]",
+        file="model/embedding.py",
+        wrong=("total = tokens",),
+        right=("total = tokens + positions",),
         shows="A sentence is a bag of words: in any order they get the same translation. Scores "
         "may hide it: on en-es, whose words hardly ever change places, this twin scores as well. "
         "On digits that are to be reversed, it cannot.",
@@ -123,19 +131,29 @@ BREAKAGES = {
     ),
     "scale": Breakage(
         title="embeddings start at N(0, 1), and are multiplied by √d_model besides",
-        wrong="weight = randn(vocab, d_model);  tokens = weight[ids] * d_model ** 0.5",
-        right="weight = randn(vocab, d_model) * 0.3;  tokens = weight[ids]",
-        shows="The first logits are large and wrong, the softmax of attention is all or nothing, "
+        file="model/embedding.py",
+        wrong=(
+            "self.weight = nn.Parameter(torch.randn(vocab_size, d_model))",
+            "tokens = functional.embedding(ids, self.weight) * d_model**0.5",
+        ),
+        right=(
+            "self.weight = nn.Parameter(torch.randn(vocab_size, d_model) * std)",
+            "tokens = functional.embedding(ids, self.weight) * self.scale",
+        ),
+        shows="(Right is a spread of 0.3 and a scale of 1 here.) The first logits are large and "
+        "wrong, the softmax of attention is all or nothing, "
         "and positions drown. It learns by heart and generalises badly.",
         check="loss at start",
         places=((Embedding, "__init__", too_large),),
     ),
     "softmax": Breakage(
         title="the softmax of attention goes over the wrong axis",
-        wrong="weights = torch.where(mask, scores, -1e9).softmax(dim=-2)",
-        right="weights = torch.where(mask, scores, -inf).softmax(dim=-1)",
+        file="model/attention.py",
+        wrong=("return torch.where(mask, scores, -1e9)", "return scores.softmax(dim=-2)"),
+        right=('return torch.where(mask, scores, float("-inf"))', "return scores.softmax(dim=-1)"),
         shows="Each key is shared out among the queries, later ones included. When it translates, "
-        "there is one query at a time, which gets all of every key.",
+        "there is one query at a time, which gets all of every key. (With -inf instead of the "
+        "customary -1e9 it would be noticed at once: not-a-number wherever there is padding.)",
         check="attention",
         places=(
             (attention, "hide", hide_behind_a_wall),
@@ -144,8 +162,9 @@ BREAKAGES = {
     ),
     "eval": Breakage(
         title="dropout stays on when translating",
-        wrong="translations = greedy(model, source)",
-        right="model.eval();  translations = greedy(model, source);  model.train()",
+        file="search.py",
+        wrong=("with torch.inference_mode():",),
+        right=("with evaluating(model), torch.inference_mode():",),
         shows="Every translation is made by a model with holes, and by another one each time.",
         check="same twice",
         places=tuple((module, "evaluating", as_it_is) for module in (search, judging, beam)),

@@ -87,5 +87,5 @@ def examine_before_training(trainer: Trainer) -> None:
     findings = quick_checks(patient, is_fresh=is_fresh)
     for finding in findings:
         if finding.verdict == FAILED:
-            raise ModelError(f"the model is not sound; {finding.sentence()}")
+            raise ModelError(f"the model fails a check; {finding.sentence()}")
     trainer.notes += [each.sentence() for each in findings if each.verdict == WARNING]

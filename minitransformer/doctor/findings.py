@@ -27,7 +27,7 @@ class Finding:
 
     def sentence(self) -> str:
         """In one line, for a training that does not begin or that begins with a warning."""
-        return f"{self.name}: {self.measured}" + (f" ({self.advice})" if self.advice else "")
+        return f"{self.name}: {self.measured}" + (f"; {self.advice}" if self.advice else "")
 
 
 def in_columns(text: str, first: str, others: str) -> list[str]:

@@ -13,7 +13,7 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.config import find_config, load_config
 from minitransformer.doctor.breakages import BREAKAGES, Breakage
 from minitransformer.doctor.examination import new_patient, quick_checks
-from minitransformer.doctor.findings import OK, Finding
+from minitransformer.doctor.findings import FAILED, OK, Finding
 from minitransformer.doctor.patient import few_pairs
 from minitransformer.doctor.symptoms import SYMPTOMS, Symptom, Trained
 from minitransformer.judging import Evaluation
@@ -79,12 +79,18 @@ def cause_lines(name: str, breakage: Breakage) -> list[str]:
     return [
         f"{name}: {breakage.title}",
         "",
-        *(f"  wrong   {line}" for line in breakage.wrong.split("\n")),
-        *(f"  right   {line}" for line in breakage.right.split("\n")),
+        f"  in minitransformer/{breakage.file}",
+        *code_lines("wrong", breakage.wrong),
+        *code_lines("right", breakage.right),
         "",
         *textwrap.wrap(breakage.shows, 88, initial_indent="  ", subsequent_indent="  "),
         "",
     ]
+
+
+def code_lines(label: str, code: tuple[str, ...]) -> list[str]:
+    first, *others = code
+    return [f"  {label}   {first}", *(f"          {line}" for line in others)]
 
 
 def symptom_lines(breakage: Breakage, symptom: Symptom, right: Twin, wrong: Twin) -> list[str]:
@@ -115,7 +121,9 @@ def catching_lines(breakage: Breakage, findings: list[Finding]) -> list[str]:
     """What the checks said of the twin before its first step, the one meant for it first."""
     caught = [finding for finding in findings if finding.verdict != OK]
     meant = [finding for finding in caught if finding.name == breakage.check]
-    others = ", ".join(f"'{finding.name}'" for finding in caught if finding not in meant)
-    lines = ["  Caught before the first step, by train.py and by the doctor:"]
+    others = "; ".join(finding.name for finding in caught if finding not in meant)
+    is_refused = any(finding.verdict == FAILED for finding in meant)
+    does = "train.py refuses to train it" if is_refused else "train.py says so in a note"
+    lines = [f"  Found before the first step; {does}:"]
     lines += [f"  {line}" for finding in meant for line in finding.lines()]
-    return lines + ([f"  (and by {others})"] if others else [])
+    return lines + ([f"  (others notice it, too: {others})"] if others else [])

@@ -20,7 +20,6 @@ from minitransformer.doctor.learning_checks import one_batch_by_heart
 from minitransformer.doctor.patient import drawn_pairs, few_pairs
 from minitransformer.doctor.run_checks import corpus_finding, folder_findings
 from minitransformer.errors import DataError, UserError
-from minitransformer.saved_step import State
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
 from minitransformer.training.trainer import INITIALIZATION
@@ -67,7 +66,9 @@ class Report:
         model = build_model(config, prepared.tokenizer)
         pairs = few_pairs(prepared.encoded["train"])
         patient = new_patient(model, pairs, prepared.tokenizer, config)
-        self.section(f"A fresh model, on {count_of(pairs)} of the corpus")
+        # Weights to start from belong to a training, which examines them by itself.
+        drawn = ", without training.start_from" if config.training.start_from else ""
+        self.section(f"A fresh model{drawn}, on {count_of(pairs)} of the corpus")
         self.add(quick_checks(patient, is_fresh=True))
         self.add([one_batch_by_heart(pairs, prepared.tokenizer, config)])
 
@@ -101,11 +102,10 @@ class Report:
             return
         if prepared:
             self.add([corpus_finding(prepared, state, config)])
-        self.on_trained_model(run, config, state, prepared)
+        self.on_trained_model(run, config, prepared)
 
-    def on_trained_model(
-        self, run: RunFolder, config: Config, state: State, prepared: Prepared | None
-    ) -> None:
+    def on_trained_model(self, run: RunFolder, config: Config, prepared: Prepared | None) -> None:
+        """The weights that the run translates with."""
         try:
             translator = Translator.load(run.path)
         except UserError as error:

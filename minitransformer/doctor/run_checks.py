@@ -7,7 +7,7 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.data.preparation import Prepared
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
 from minitransformer.errors import CheckpointError
-from minitransformer.saved_step import Checkpoint, State
+from minitransformer.saved_step import State
 from minitransformer.settings import Config
 from minitransformer.storage import read_own_file
 
@@ -19,15 +19,15 @@ def folder_findings(run: RunFolder) -> tuple[list[Finding], State | None]:
     findings, whole = checkpoint_findings(run)
     if not whole:
         return findings, None
-    state = whole[0].state
+    state = whole[0]
     findings += pointer_findings(run, state)
     findings += leftover_findings(run)
     findings.append(metrics_finding(run.metrics, state))
     return findings, state
 
 
-def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[Checkpoint]]:
-    """Each checkpoint compared with its checksums; those that are whole, newest first."""
+def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[State]]:
+    """Each checkpoint compared with its checksums; the states of whole ones, newest first."""
     findings, whole = [], []
     for step in run.steps():
         name = run.step_path(step).name
@@ -43,7 +43,7 @@ def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[Checkpoint]
                 )
             )
         else:
-            whole.append(checkpoint)
+            whole.append(checkpoint.state)
             size = sum(path.stat().st_size for path in checkpoint.path.iterdir())
             findings.append(Finding(name, OK, f"all checksums are right ({size / 1e6:,.1f} MB)"))
     if not run.has_started:
@@ -55,23 +55,26 @@ def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[Checkpoint]
 
 def pointer_findings(run: RunFolder, newest: State) -> list[Finding]:
     """Do `last` and `best` name the steps that the newest checkpoint knows of?"""
-    findings = []
-    for name, expected in (("last", newest.step), ("best", newest.best_step)):
-        if expected is None:
-            continue
-        named = run.pointed(name)
-        is_there = expected in run.steps()
-        told = "no step" if named is None else f"step {named}"
-        if not is_there:
-            told += f", and step {expected} is gone"
-        elif named != expected:
-            told += f" instead of step {expected}"
-        advice = "the next save mends it"
-        if name == "best" and not is_there:
+    findings = [pointer_finding(run, "last", newest.step, "people read it; the next save mends it")]
+    if (step := newest.best_step) is not None:
+        name = run.step_path(step).name
+        advice = f"translate.py takes what it names; write {name} into {run.checkpoints / 'best'}"
+        if run.pointed("best") is None:
+            advice = "translate.py finds the best one all the same"
+        if step not in run.steps():
             advice = "what did best is lost; translate.py --checkpoint last takes the last one"
-        verdict = OK if is_there and named == expected else WARNING if is_there else FAILED
-        findings.append(Finding(name, verdict, f"names {told}", advice))
+        findings.append(pointer_finding(run, "best", step, advice))
     return findings
+
+
+def pointer_finding(run: RunFolder, name: str, expected: int, advice: str) -> Finding:
+    named = run.pointed(name)
+    told = "names no step" if named is None else f"names step {named}"
+    if expected not in run.steps():
+        return Finding(name, FAILED, f"{told}, and step {expected} is gone", advice)
+    if named != expected:
+        return Finding(name, WARNING, f"{told} instead of step {expected}", advice)
+    return Finding(name, OK, told)
 
 
 def leftover_findings(run: RunFolder) -> list[Finding]:

@@ -52,7 +52,8 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, start: int, stop: int) -> Float[Tensor, "length d_model"]:
         if stop > len(self.table):
-            self.table = sinusoid_table(2 * stop, self.table.shape[1]).to(self.table)
+            with torch.inference_mode(False):  # training may use what an evaluation made
+                self.table = sinusoid_table(2 * stop, self.table.shape[1]).to(self.table)
         return self.table[start:stop]
 
 
