@@ -7,6 +7,7 @@ befell, the wall clock apart. The plan follows from --seed; moments are as rando
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -28,15 +29,15 @@ def main(arguments: list[str]) -> int:
     from tests.survival import side_by_side
 
     options = parse(arguments)
+    stopped: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     tally = Tally()
     workspace = Path(tempfile.mkdtemp(prefix="torture-"))
     began = time.monotonic()
-    try:
-        expected = references(workspace)
-        deadline = began + 60 * options.minutes
-        side_by_side(lives(workspace, options.seed, expected, tally, deadline), options.at_once)
-    except KeyboardInterrupt:
-        print("stopped; until then:", flush=True)
+    runs = lives(workspace, options.seed, references(workspace), tally, 60 * options.minutes)
+    side_by_side(runs, options.at_once, is_over=lambda: bool(stopped))
+    if stopped:
+        print("stopped; until then:")
     tally.report(time.monotonic() - began)
     tally.clear_away(workspace)
     return 1 if tally.losses else 0

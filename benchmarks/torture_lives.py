@@ -63,11 +63,11 @@ def references(workspace: Path) -> dict[str, Reference]:
 
 
 def lives(
-    workspace: Path, seed: int, expected: dict[str, Reference], tally: Tally, deadline: float
+    workspace: Path, seed: int, expected: dict[str, Reference], tally: Tally, seconds: float
 ) -> Iterator[Job]:
     """One run after the other, until the time is over."""
     number, began = 0, time.monotonic()
-    while time.monotonic() < deadline:
+    while time.monotonic() < began + seconds:
         number += 1
         tally.tell(began)
         yield Life(workspace / f"run-{number}", Random(f"{seed}-{number}"), expected, tally).live()

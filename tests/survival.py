@@ -99,10 +99,12 @@ def uninterrupted_in(folder: Path, *changes: str, broken: Sabotage | None = None
     return Uninterrupted(outcome(run_in(folder)), points)
 
 
-def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
+def side_by_side(
+    jobs: Iterable[Job], at_once: int = 2, is_over: Callable[[], bool] = lambda: False
+) -> None:
     """Run jobs so many at a time; a job yields each process that it wants to see the end of."""
     waiting = iter(jobs)
-    going: dict[int, tuple[Job, Running, Moments]] = {}
+    going: dict[int, tuple[Job, Running, Moments, float]] = {}
 
     def go_on(job: Job | None) -> None:
         while job or (job := next(waiting, None)):
@@ -110,23 +112,28 @@ def side_by_side(jobs: Iterable[Job], at_once: int = 2) -> None:
                 running, moments = step
                 now = time.monotonic()
                 due = sorted(((now + after, deed) for after, deed in moments), key=itemgetter(0))
-                going[running.process.sentinel] = (job, running, due)
+                going[running.process.sentinel] = (job, running, due, now)
                 return
             job = None
 
     for _ in range(at_once):
         go_on(None)
     while going:
-        due = [moments[0][0] for _, _, moments in going.values() if moments]
-        patience = max(0.0, min(due) - time.monotonic()) if due else 120
-        ended = wait(list(going), patience)
-        assert ended or due, "a process does not end"
-        for _, running, moments in going.values():
+        now = time.monotonic()
+        due = [moments[0][0] - now for _, _, moments, _ in going.values() if moments]
+        ended = wait(list(going), max(0.0, min([0.5, *due])))
+        if is_over():  # by a Ctrl-C that may have reached the processes, too
+            break
+        for _, running, moments, since in going.values():
+            assert time.monotonic() < since + 120, "a process does not end"
             while moments and moments[0][0] <= time.monotonic():
                 deed = moments.pop(0)[1]
                 if running.process.is_alive():
                     deed(running)
         for sentinel in ended:
-            job, running, _ = going.pop(sentinel)
+            job, running, _, _ = going.pop(sentinel)
             running.process.join()
             go_on(job)
+    for _, running, _, _ in going.values():
+        running.process.kill()
+        running.process.join()

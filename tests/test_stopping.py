@@ -90,7 +90,7 @@ def test_a_signal_at_any_change_of_the_disk_loses_nothing(whole, tmp_path, how):
 
     side_by_side(
         stopped(tmp_path / str(point), whole, Fault(how, point), codes(point))
-        for point in range(1 + len(how) % 6, len(whole.points), 6)
+        for point in range(1 + len(how) % 9, len(whole.points), 9)
     )
 
 

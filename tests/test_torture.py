@@ -1,0 +1,66 @@
+"""The torture benchmark in short, and that it would tell of a loss."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks.torture_lives import ALONE, Life, Reference
+from benchmarks.torture_tally import Tally
+from tests.processes import ROOT
+from tests.survival import side_by_side, uninterrupted_in
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="finds open files in /proc"),
+]
+
+
+def torture(folder: Path, *arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.torture", *arguments],
+        cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+
+
+def test_half_a_minute_of_torture_loses_nothing(tmp_path):
+    process = torture(tmp_path, "--minutes", "0.5")
+    out, err = process.communicate(timeout=180)
+    assert (process.returncode, err) == (0, ""), out
+    assert "0 tracebacks, 0 runs lost" in out
+    assert list(tmp_path.glob("torture-*")) == []
+
+
+def test_torture_that_is_interrupted_reports_and_leaves_nothing(tmp_path):
+    process = torture(tmp_path, "--minutes", "5")
+    while not list(tmp_path.glob("torture-*/run-*")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "stopped; until then:" in out
+    assert "runs lost" in out
+    assert list(tmp_path.glob("torture-*")) == []
+
+
+def test_a_loss_is_told_and_kept(tmp_path):
+    (tmp_path / "whole").mkdir()
+    whole = uninterrupted_in(tmp_path / "whole", *ALONE)
+    expected = whole.outcome | {"metrics": []}  # as if a run had lost its rows
+    reference = Reference(ALONE, expected, whole.points, seconds=1)
+    tally, random = Tally(), Random(1)
+    life = Life(tmp_path / "run", random, {"alone": reference, "together": reference}, tally)
+    side_by_side([life.live()])
+    (loss,) = tally.losses
+    assert "differs in metrics" in loss
+    assert tally.lost.total() == tally.tried.total() > 0
+    tally.clear_away(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
