@@ -54,8 +54,8 @@ class ProcessError(UserError):
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A hint for a misspelt word, empty when nothing is near."""
-    names = list(choices)
-    near = [name for name in names if name.casefold() == word.casefold()]
+    names, folded = list(choices), word.casefold()  # once: it may be a megabyte
+    near = [name for name in names if name.casefold() == folded]
     near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.75)
     near = near or [name for name in names if min(len(name), len(word)) > 3 and word in name]
     return f": did you mean '{near[0]}'?" if near else ""

@@ -140,6 +140,8 @@ def test_a_saved_tokenizer_comes_back_the_same(joint, tmp_path):
         lambda data: json.dumps({**data, "model": {"vocab": {"a": 0}, "merges": [["a", "a"]]}}),
         lambda data: json.dumps({**data, "model": {"vocab": ["a"], "merges": []}}),
         lambda data: json.dumps({**data, "model": {"vocab": {"a": 0.0}, "merges": []}}),
+        lambda data: json.dumps(data).replace('"!"', '"two\\nlines"'),
+        lambda data: json.dumps(data).replace('"!"', '""'),
         lambda data: "[" * 100_000,
     ],
 )

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -133,6 +134,29 @@ def test_a_parquet_column_may_lie_inside_another_or_have_a_dot_in_its_name(tmp_p
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     for columns, pair in ((("t.en", "t.es"), Pair("a", "b")), (("u.en", "u.es"), Pair("d", "e"))):
         assert list(corpus_of(source=str(tmp_path / "a.parquet"), columns=columns).train) == [pair]
+
+
+@pytest.mark.parametrize("place", ["a.parquet", "data/train-00000-of-00001.parquet"])
+def test_a_parquet_value_that_cannot_be_read_costs_its_own_row_alone(place, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    ends = numpy.array([0, 1, 2, 3, 4], dtype=numpy.int32).tobytes()
+    damaged = pyarrow.Array.from_buffers(
+        pyarrow.string(), 4, [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"a\xffbc")]
+    )
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    inner = pyarrow.StructArray.from_arrays([damaged, pyarrow.array(list("wxyz"))], ["en", "es"])
+    moments = pyarrow.array([2**50] * 4, pyarrow.timestamp("s"))  # beyond the year 9999
+    table = pyarrow.table({"source": damaged, "target": list("wxyz"), "t": inner, "when": moments})
+    pyarrow.parquet.write_table(table, tmp_path / place)
+    source = str(tmp_path / place if place == "a.parquet" else tmp_path / "data")
+    for columns in (("source", "target"), ("t.en", "t.es")):
+        split = corpus_of(source=source, columns=columns).train
+        assert list(split) == [Pair("a", "w"), Pair("b", "y"), Pair("c", "z")]
+        assert counts(split) == {"not_utf8": (1, 2)}
+    with pytest.raises(DataError, match="column 'when' holds no text"):
+        corpus_of(source=source, columns=("when", "target"))
 
 
 def test_words_that_csv_readers_take_for_nothing_stay_in_a_data_set(tmp_path):

@@ -117,6 +117,8 @@ class BpeTokenizer:
             ids = sorted(vocabulary.values())
             if ids != list(range(len(ids))) or not pieces <= vocabulary.keys():
                 raise ValueError("ids with gaps, or merges of unknown pieces")
+            if any(piece.split() != [piece] for piece in vocabulary):  # one could end a line
+                raise ValueError("pieces with spaces or line breaks in them")
             tokenizer = cls(vocabulary, merges)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CheckpointError(f"{where}: not a BPE tokenizer") from None

@@ -27,7 +27,7 @@ def parquet_rows(path: Path, columns: Columns) -> Iterator[Row]:
             # A dot in a name would be taken for a path; then everything is read.
             chosen = None if any("." in name for name in names) else names
             batches = file.iter_batches(ROWS_AT_A_TIME, columns=chosen)
-            yield from batch_rows((batch.to_pydict() for batch in batches), names, columns, path)
+            yield from batch_rows(batches, names, columns, path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or reason(error)}") from None
     except pyarrow.ArrowException as error:
@@ -39,7 +39,7 @@ def dataset_rows(dataset: Any, columns: Columns, where: str) -> Iterator[Row]:
     names = top_columns(columns, dataset.column_names, where)
     if not len(dataset):
         return iter(())  # its own iterator cannot do that
-    batches = dataset.select_columns(names).iter(ROWS_AT_A_TIME)
+    batches = dataset.select_columns(names).with_format("arrow").iter(ROWS_AT_A_TIME)
     return batch_rows(batches, names, columns, where)
 
 
@@ -54,14 +54,35 @@ def top_columns(columns: Columns, there: list[str], where: str) -> list[str]:
 
 
 def batch_rows(
-    batches: Iterable[dict[str, list[Any]]], names: list[str], columns: Columns, where: object
+    batches: Iterable[Any], names: list[str], columns: Columns, where: object
 ) -> Iterator[Row]:
+    """Rows of Arrow's tables, numbered from 1 on."""
     pick = picker(columns, where)
     number = 0
     for batch in batches:
-        for values in zip(*(batch[name] for name in names), strict=True):
+        for values in zip(*(plain_values(batch.column(name)) for name in names), strict=True):
             number += 1
             yield pick(number, dict(zip(names, values, strict=True)))
+
+
+def plain_values(column: Any) -> list[Any]:
+    """An Arrow column as Python's own values; one that cannot be read costs its own row alone."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [plain_value(value) for value in column]
+    return values
+
+
+def plain_value(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        if hasattr(value, "items"):  # an object, whose other fields may be whole
+            return {key: plain_value(each) for key, each in value.items()}
+        return "\ufffd"  # shows that text is damaged
+    except (ValueError, OverflowError):  # such as a date that Python has not
+        return value
 
 
 def load_splits(name: str, subset: str) -> dict[str, Any]:
