@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -79,37 +80,8 @@ def argument(text: str) -> str:
 
 
 def any_value(random: Random) -> Any:
-    return random.choice(
-        [
-            None,
-            True,
-            -1,
-            0,
-            1,
-            7,
-            2**70,
-            1e308,
-            float("nan"),
-            "",
-            "x",
-            "../x",
-            [],
-            [1],
-            {},
-            {"a": 1},
-        ]
-    )
-
-
-def replaced_somewhere(data: Any, random: Random) -> Any:
-    """Nested data with one value of another kind."""
-    if isinstance(data, dict) and data and random.random() < 0.85:
-        key = random.choice(sorted(data))
-        rest = {name: value for name, value in data.items() if name != key}
-        if random.random() < 0.1:
-            return rest
-        return {**rest, key: replaced_somewhere(data[key], random)}
-    return any_value(random)
+    return random.choice([None, True, -1, 0, 1, 7, 2**70, 1e308, float("nan"), "", "x", "../x",
+                          [], [1], {}, {"a": 1}])  # fmt: skip
 
 
 def odd_number(random: Random) -> str:
@@ -130,14 +102,22 @@ def config_case(folder: Path, random: Random) -> Case:
 
 
 def override_case(folder: Path, random: Random) -> Case:
-    lines = CONFIG.decode().splitlines()
-    keys = re.findall(r"^  (\w+):", CONFIG.decode(), re.MULTILINE)
-    sections = [line[:-1] for line in lines if re.fullmatch(r"\w+:", line)]
+    from minitransformer.settings import Config
+
+    settings = [
+        (f"{section}.{key}", value)
+        for section, values in asdict(Config()).items()
+        for key, value in values.items()
+    ]
     sets = []
     for _ in range(random.randint(1, 3)):
-        key = f"{random.choice(sections)}.{random.choice(keys)}"
-        value = random.choice([json.dumps(any_value(random)), sentence(random), "1e-4"])
-        sets += ["--set", argument(f"{key}={value}" if random.random() < 0.9 else value)]
+        key, value = random.choice(settings)
+        near = [value, value, not value, f"{value}1", [value], 1, 2, 8, 0.5, "best", "bpe", "pre"]
+        odd = random.choice([json.dumps(any_value(random)), sentence(random), "1e-4"])
+        chosen = json.dumps(random.choice(near)) if random.random() < 0.8 else odd
+        sets += ["--set", argument(f"{key}={chosen}")]
+    if random.random() < 0.1:
+        sets += ["--set", argument(sentence(random))]
     return Case("train.py", ["--config", "tiny.yaml", *sets, *SMALL])
 
 
@@ -150,8 +130,9 @@ def corpus_case(folder: Path, random: Random) -> Case:
         import pyarrow.parquet
 
         file = io.BytesIO()
-        columns = {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}
-        pyarrow.parquet.write_table(pyarrow.table(columns), file)
+        columns = {"source": [a * 20 for a, _ in pairs], "target": [b * 20 for _, b in pairs]}
+        plain = {"compression": random.choice(["none", "snappy"]), "use_dictionary": False}
+        pyarrow.parquet.write_table(pyarrow.table(columns), file, **plain)
         content = file.getvalue()
     else:
         content = {
@@ -220,7 +201,16 @@ def prompt_case(folder: Path, random: Random) -> Case:
 
 def worked_case(folder: Path, random: Random) -> Case:
     sheet = random.choice(SHEETS).read_bytes()
-    (folder / "own.yaml").write_bytes(mutated(sheet, random))
+    if random.random() < 0.6:  # another number, or another word, in one or two places
+        words = re.findall(rb"[\w.]+", sheet)
+        for _ in range(random.randint(1, 2)):
+            old, new = random.choice(words), random.choice([*words, odd_number(random).encode()])
+            pieces = re.split(rb"\b" + re.escape(old) + rb"\b", sheet)
+            place = random.randrange(len(pieces))
+            sheet = old.join(pieces[:place]) + new * (place > 0) + old.join(pieces[place:])
+    else:
+        sheet = mutated(sheet, random)
+    (folder / "own.yaml").write_bytes(sheet)
     form = random.choice([[], ["--json"], ["--markdown"], ["--latex"], ["--html", "o.html"]])
     return Case("minitransformer.explain.worked", ["--file", "own.yaml", *form])
 

@@ -4,11 +4,12 @@ import json
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.hostile import NASTY, SMALL, Case, any_value, mutated, replaced_somewhere, sentence
+from benchmarks.hostile import NASTY, SMALL, Case, any_value, mutated, sentence
 from minitransformer.storage import checksum, json_with_checksum, read_tensors, tensor_bytes
 
 
@@ -58,6 +59,17 @@ def damage_bytes(run: Path, step: Path, random: Random) -> None:
         path.mkdir()
     else:
         path.write_bytes(mutated(path.read_bytes(), random))
+
+
+def replaced_somewhere(data: Any, random: Random) -> Any:
+    """Nested data with one value of another kind."""
+    if isinstance(data, dict) and data and random.random() < 0.85:
+        key = random.choice(sorted(data))
+        rest = {name: value for name, value in data.items() if name != key}
+        if random.random() < 0.1:
+            return rest
+        return {**rest, key: replaced_somewhere(data[key], random)}
+    return any_value(random)
 
 
 def damage_state(run: Path, step: Path, random: Random) -> None:
