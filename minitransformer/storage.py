@@ -135,6 +135,7 @@ def read_json_with_checksum(content: bytes, where: str) -> dict[str, Any]:
         document = json.loads(content)
         data: dict[str, Any] = document["content"]
         is_whole = checksum(json.dumps(data, sort_keys=True).encode()) == document["sha256"]
+        is_whole = is_whole and isinstance(data, dict)
     except (ValueError, KeyError, TypeError, RecursionError):
         is_whole = False
     if not is_whole:

@@ -203,6 +203,13 @@ def test_a_state_that_makes_no_sense_is_refused_by_key(hostile, change, match):
     refused_by_all(hostile, match)
 
 
+@pytest.mark.parametrize("content", [5, "x", None, [], 1.5, {}])
+def test_content_of_any_kind_is_refused(hostile, content):
+    document = {"sha256": checksum(json.dumps(content).encode()), "content": content}
+    (hostile / "checkpoints/step-000001/state.json").write_text(json.dumps(document))
+    refused_by_all(hostile, "damaged" if content != {} else "format None")
+
+
 @pytest.mark.parametrize("settings", [5, [], {"model": 5}, {"model": {"dropout": {}}}, {"x": 1}])
 def test_settings_of_any_shape_are_equal_or_refused(hostile, settings):
     write_content(hostile, content_of(hostile) | {"settings": settings})

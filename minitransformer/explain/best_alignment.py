@@ -8,7 +8,14 @@ from typing import Any
 
 from minitransformer.errors import CheckpointError
 from minitransformer.explain.attention_view import AttentionView
-from minitransformer.storage import json_with_checksum, read_json_with_checksum, replace_file
+from minitransformer.schema import Mistake, build_section
+from minitransformer.storage import (
+    MOST_JSON,
+    json_with_checksum,
+    read_json_with_checksum,
+    read_own_file,
+    replace_file,
+)
 
 FILE_NAME = "alignment.json"
 FED, PRODUCED = LABELLINGS = ("fed in", "produced")  # which token a row is taken for
@@ -18,11 +25,11 @@ FED, PRODUCED = LABELLINGS = ("fed in", "produced")  # which token a row is take
 class HeadAlignment:
     """How well one head, or the mean of a layer's, looks at what its target tokens come of."""
 
-    layer: int
-    head: int | None  # None: the mean of all heads
-    labelling: str
-    right: float  # share of tokens whose highest weight is where it should be
-    weight: float  # the mean weight there
+    layer: int = 0
+    head: int | None = None  # None: the mean of all heads
+    labelling: str = ""
+    right: float = 0.0  # share of tokens whose highest weight is where it should be
+    weight: float = 0.0  # the mean weight there
 
     @property
     def name(self) -> str:
@@ -70,15 +77,17 @@ def remember(run: Path, data: dict[str, Any]) -> Path:
 def remembered(run: Path, checkpoint: str) -> HeadAlignment | None:
     """The best head of a checkpoint, if it was measured; what is of no use is said to be so."""
     path = run / FILE_NAME
-    try:
-        data = read_json_with_checksum(path.read_bytes(), str(path))
-        if data["checkpoint"] == checkpoint:
-            return HeadAlignment(**data["best"])
-        trouble = f"{path} is about {data['checkpoint']}, this is {checkpoint}"
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except OSError as error:
-        trouble = f"{path}: {error.strerror}"
+    try:
+        data = read_json_with_checksum(read_own_file(path, MOST_JSON), str(path))
+        mistakes: list[Mistake] = []
+        best: HeadAlignment = build_section(HeadAlignment, data.get("best"), "best", mistakes)
+        if mistakes:
+            raise CheckpointError(f"{path}: {mistakes[0].message}")
+        if data.get("checkpoint") == checkpoint:
+            return best
+        trouble = f"{path} is about {data.get('checkpoint')}, this is {checkpoint}"
     except CheckpointError as error:
         trouble = str(error)
     again = f"python -m minitransformer.explain.alignment {run}"
