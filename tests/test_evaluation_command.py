@@ -1,6 +1,6 @@
+import dataclasses
 import os
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -10,8 +10,10 @@ import torch
 from minitransformer import Translator
 from minitransformer.config import load_config
 from minitransformer.data.preparation import prepare
+from minitransformer.saved_step import step_files
+from minitransformer.storage import replace_folder
 from tests.processes import Finished, run
-from tests.small_runs import trainer_for
+from tests.small_runs import trainer_for, weights
 
 
 def evaluate(folder: Path, *arguments: object) -> Finished:
@@ -218,8 +220,11 @@ def test_a_mean_leaves_out_what_is_damaged_and_an_old_best(tmp_path, capsys):
     )  # fmt: skip
     trainer.run()
     folder = trainer.run_folder
-    old = folder.step_path(1)
-    shutil.copytree(folder.step_path(12), old)  # as if it had been the best, and kept for that
+    first = dataclasses.replace(trainer.state, step=1)  # as if it had been the best, and kept
+    files = step_files(
+        first, weights(trainer), {}, folder.tokenizer_checksums(), trainer.config
+    )  # fmt: skip
+    replace_folder(folder.step_path(1), files)
     (folder.checkpoints / "best").write_text("step-000001\n")
     steps = [step for step in folder.steps() if step > 1]
     assert Translator.load(tmp_path / "run", average=9).checkpoint == (
