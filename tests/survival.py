@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from multiprocessing.connection import wait
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +23,8 @@ SHORT = (
     "logging.probes=1",
 )  # fmt: skip
 CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # a clock's digits are of different lengths
+
+PATIENCE = 120  # seconds that a process may take
 
 Moments = list[tuple[float, Callable[[Running], None]]]  # seconds from a start, and what is done
 Job = Generator[tuple[Running, Moments], None, None]
@@ -124,8 +127,7 @@ def side_by_side(
         ended = wait(list(going), max(0.0, min([0.5, *due])))
         if is_over():  # by a Ctrl-C that may have reached the processes, too
             break
-        for _, running, moments, since in going.values():
-            assert time.monotonic() < since + 120, "a process does not end"
+        for _, running, moments, _ in going.values():
             while moments and moments[0][0] <= time.monotonic():
                 deed = moments.pop(0)[1]
                 if running.process.is_alive():
@@ -134,6 +136,14 @@ def side_by_side(
             job, running, _, _ = going.pop(sentinel)
             running.process.join()
             go_on(job)
+        for sentinel, (job, running, _, since) in list(going.items()):
+            if time.monotonic() > since + PATIENCE:
+                del going[sentinel]
+                running.process.kill()
+                running.process.join()
+                with suppress(StopIteration):  # a job may take it as a loss and be done
+                    job.throw(AssertionError("a process did not end"))
+                go_on(None)
     for _, running, _, _ in going.values():
         running.process.kill()
         running.process.join()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy
@@ -16,10 +17,10 @@ import torch
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.encoding import EncodedSplit, Sentences
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.errors import UsageError
+from minitransformer.errors import ProcessError, UsageError
 from minitransformer.storage import read_tensors, tensor_bytes
 from minitransformer.training.companions import launched_processes
-from minitransformer.training.distributed import Ranks, joined
+from minitransformer.training.distributed import Ranks, joined, open_store
 from minitransformer.training.gradients import Objective, add_gradients, settle
 from tests.processes import ROOT, Running, context, run
 from tests.small_runs import final_hashes, trainer_for
@@ -296,6 +297,31 @@ def test_a_first_process_that_never_comes_is_told_within_the_timeout(tmp_path):
     assert process.returncode == 1
     assert err.startswith("error: the processes cannot meet at 127.0.0.1:")
     assert err.count("\n") == 1
+
+
+def come_and_go(rank: int, port: int) -> None:
+    """The other process ends when it has come, and before it is connected."""
+    os.environ |= environment(rank, 2, port)
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+    if rank == 1:
+        store, _, _ = open_store(None, timedelta(seconds=30))
+        store.set("here/1", "")
+        os._exit(0)
+    with (
+        pytest.raises(ProcessError, match="another process of this run is gone or does not answer"),
+        joined(None, torch.device("cpu"), 2),
+    ):
+        raise AssertionError("met somebody who is gone")
+
+
+def test_a_process_that_goes_before_it_is_connected_is_told_within_the_timeout():
+    port = free_port()
+    processes = [context.Process(target=come_and_go, args=(rank, port)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
 
 
 def test_a_busy_port_is_named(tmp_path):

@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.torture_lives import ALONE, Life, Reference
 from benchmarks.torture_tally import Tally
+from tests import survival
+from tests.faults import Delay
 from tests.processes import ROOT
 from tests.survival import side_by_side, uninterrupted_in
 
@@ -64,3 +66,15 @@ def test_a_loss_is_told_and_kept(tmp_path):
     assert tally.lost.total() == tally.tried.total() > 0
     tally.clear_away(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_process_that_does_not_end_is_ended_and_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(survival, "PATIENCE", 1)
+    running = survival.start(tmp_path, Delay(60))
+
+    def wait_for_it() -> survival.Job:
+        yield running, []
+
+    with pytest.raises(AssertionError, match="a process did not end"):
+        side_by_side([wait_for_it()])
+    assert running.process.exitcode == -signal.SIGKILL

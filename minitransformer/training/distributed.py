@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,7 +22,10 @@ from minitransformer.training.companions import Companions, launched_processes
 # Once they have met, a process that is gone is noticed at once. This is for one that is frozen, and
 # long enough for the first one to read a large corpus while the others wait.
 SILENCE = timedelta(hours=1)
-LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out")
+LOST = (
+    "connection closed", "connection reset", "connection refused", "broken pipe", "timed out",
+    "wait timeout",
+)  # fmt: skip
 
 
 class Ranks:
@@ -172,7 +176,9 @@ def meet(companions: Companions | None, device: torch.device, timeout: timedelta
             )
         time.sleep(0.02)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=SILENCE)
+    # Who is gone between the two is not noticed at once, but waited for.
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    _set_pg_timeout(SILENCE)
     return Ranks(rank, world_size)
 
 
