@@ -10,7 +10,7 @@ from tests.processes import Finished, Running
 settings.register_profile(
     "few", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("many", settings.get_profile("few"), max_examples=500)
+settings.register_profile("many", settings.get_profile("few"), max_examples=300)
 settings.load_profile("few")
 
 

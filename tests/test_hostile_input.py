@@ -160,7 +160,7 @@ LINES = [
 BLANK = [number for number, line in enumerate(LINES) if not line.decode("utf-8", "replace").strip()]
 
 
-@pytest.mark.parametrize("name", ["words", "bpe"])
+@pytest.mark.parametrize("name", ["words", pytest.param("bpe", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("options", "ending"),
     [

@@ -161,6 +161,7 @@ RunMachine.TestCase.settings = settings(
 TestARunInAnyOrder = RunMachine.TestCase
 
 
+@pytest.mark.slow
 def test_the_machine_notices_a_dropout_that_depends_on_what_ran_before(tmp_path, monkeypatch):
     """Seeded once at the start and never again, a resumed run draws other dropout masks."""
     seed, once = torch.manual_seed, mix(1, INITIALIZATION)
