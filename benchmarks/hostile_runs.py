@@ -44,6 +44,7 @@ def command_on(name: str, random: Random) -> Case:
             Case("minitransformer.evaluation", ["damaged", "--split", "valid"], codes=(0, 1)),
             Case("minitransformer.evaluation", [name, "--split", "valid", "--against", "damaged"],
                  codes=(0, 1)),
+            Case("minitransformer.doctor", ["--run", "damaged"], codes=(0, 1)),
             Case("minitransformer.export", ["damaged", "--ctranslate2", "out"], codes=(0, 1, 2)),
         ]
     )  # fmt: skip

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from minitransformer.settings import Config
 from minitransformer.storage import (
     MOST_TOKENIZER,
     checksum,
+    most_tensor_bytes,
     read_own_file,
     remove_folder,
     replace_file,
@@ -62,7 +64,8 @@ class RunFolder:
     def hold(self) -> None:
         """Let no other process train here, until `release` or this one's end."""
         self.refuse_other_folders()
-        self.lock = RunLock(self.path)
+        with self.room_for(0, "a run"):
+            self.lock = RunLock(self.path)
 
     def release(self) -> None:
         if self.lock:
@@ -92,7 +95,8 @@ class RunFolder:
             number += 1
         place.rename(aside)
         if self.lock:
-            self.lock.release(aside)
+            lock, self.lock = self.lock, None
+            lock.release(aside)
             self.hold()
         return self.path.with_name(aside.name)
 
@@ -106,7 +110,8 @@ class RunFolder:
         # A run that was killed in its first moments has a part of these.
         first_files = {"checkpoints", "metrics.jsonl", "tokenizer", ".tokenizer.part",
                        ".config.yaml.part", LOCK}  # fmt: skip
-        if not names <= first_files and not {"config.yaml", "checkpoints"} <= names:
+        whole = {"config.yaml", "checkpoints", "tokenizer", "metrics.jsonl"}  # one may be lost
+        if not names <= first_files and len(whole - names) > 1:
             raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
         self.refuse_links()
 
@@ -122,7 +127,8 @@ class RunFolder:
 
     def load_config(self) -> Config:
         if not (self.path / "config.yaml").is_file():
-            why = "it has no config.yaml" if self.path.is_dir() else "there is no such folder"
+            why = "it is a file" if self.path.exists() else "there is no such folder"
+            why = "it has no config.yaml" if self.path.is_dir() else why
             raise CheckpointError(f"{self.path} is not a run folder ({why})")
         self.refuse_links()
         try:
@@ -140,6 +146,7 @@ class RunFolder:
         files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
         with self.room_for(sum(map(len, files.values())), f"step {state.step}"):
             replace_folder(self.step_path(state.step), files)
+        with self.room_for(0, "the names of checkpoints"):
             self.settle(state, config)
 
     def settle(self, state: State, config: Config) -> None:
@@ -156,8 +163,8 @@ class RunFolder:
         """For what may find the disk full; what was saved stays as it is."""
 
         def advice() -> str:
-            place = f"after step {self.steps()[0]}" if self.has_started else "at the beginning"
-            return f"make room, and the same command goes on {place}"
+            goes_on = f"goes on after step {self.steps()[0]}" if self.has_started else "starts over"
+            return f"make room, and the same command {goes_on}"
 
         return room_for(needed, self.path, what, advice)
 
@@ -170,13 +177,12 @@ class RunFolder:
             if path.name.startswith(names)
         }
 
-    def known_tokenizer_checksums(self) -> dict[str, str] | None:
-        """Those that the newest readable checkpoint was saved with."""
+    def newest_content(self) -> tuple[str, dict[str, Any]]:
+        """The name of the newest checkpoint whose state.json can be read, and what it says."""
         for step in self.steps():
             with contextlib.suppress(CheckpointError):
-                known: dict[str, str] = read_content(self.step_path(step))["tokenizer"]
-                return known
-        return None
+                return self.step_path(step).name, read_content(self.step_path(step))
+        return "", {"tokenizer": None, "settings": {}}
 
     def point(self, name: str, step: int) -> None:
         replace_file(self.checkpoints / name, f"{self.step_path(step).name}\n".encode())
@@ -228,6 +234,8 @@ class RunFolder:
                 found.append(self.load(step, for_training=for_training))
             except CheckpointError as error:
                 complaints.append(str(error))
+            if sum(each.bytes_of_weights for each in found) > most_tensor_bytes():
+                raise CheckpointError(f"{self.path}: {len(found)} checkpoints fill the memory")
         if found:
             return found
         raise CheckpointError(

@@ -95,7 +95,7 @@ class Translator:
         for complaint in complaints:
             print(f"warning: {complaint}; using {', '.join(names)}", file=sys.stderr)
         for each in saved:
-            refuse_other_settings(each, config, folder.path)
+            refuse_other_settings(each.settings, each.path.name, config, folder.path)
         model = trained_model(config, tokenizer, {str(each.path): each.model for each in saved})
         translator = cls(model.to(choose_device(device)).eval(), tokenizer, config)
         translator.checkpoint = names[0]

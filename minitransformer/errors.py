@@ -40,6 +40,10 @@ class ModelError(UserError):
     """A model that does what no model may do, such as looking ahead."""
 
 
+class OutputError(UserError):
+    """A place to write results to that takes none."""
+
+
 class CheckpointError(UserError):
     """A run folder or a checkpoint that cannot be used."""
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
+from typing import TextIO
 
 from minitransformer.errors import CheckpointError
 
@@ -12,6 +13,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+TRIES = 100
 
 
 class RunLock:
@@ -21,25 +23,29 @@ class RunLock:
         self.made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         self.complaint = ""
-        path = folder / LOCK
-        while True:
-            # Not through a link, and for the owner alone.
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-            self.file = os.fdopen(os.open(path, flags, 0o600), "r+")
-            self.take(folder)
-            # Whoever held it may have removed it since it was opened here.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self.file.fileno()), path.stat()):
-                    break
-            self.file.close()
-        self.file.truncate(0)
-        self.file.write(f"{os.getpid()}\n")
-        self.file.flush()
-
-    def take(self, folder: Path) -> None:
+        self.file: TextIO | None = None
         if fcntl is None:
             self.complaint = "this system has no locks: start only one training in a folder"
             return
+        # Whoever held it may remove it between its opening and its locking here.
+        for _ in range(TRIES):
+            # Not through a link, and for the owner alone.
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            self.file = os.fdopen(os.open(folder / LOCK, flags, 0o600), "r+")
+            self.take(folder)
+            if self.is_at(folder):
+                break
+            self.file.close()
+        assert self.file is not None
+        try:
+            os.truncate(self.file.fileno(), 0)
+            os.write(self.file.fileno(), f"{os.getpid()}\n".encode())
+        except OSError:  # the disk may be full
+            self.release(folder)
+            raise
+
+    def take(self, folder: Path) -> None:
+        assert self.file is not None
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -53,11 +59,21 @@ class RunLock:
         except OSError as error:  # some network drives have none
             self.complaint = f"{folder} cannot be locked ({error.strerror}): train it only once"
 
+    def is_at(self, folder: Path) -> bool:
+        """Is this the lock that others would find there?"""
+        assert self.file is not None
+        try:
+            return os.path.samestat(os.fstat(self.file.fileno()), (folder / LOCK).stat())
+        except FileNotFoundError:
+            return False
+
     def release(self, folder: Path) -> None:
         """Give the folder free, wherever it has been moved to."""
-        with contextlib.suppress(OSError):
-            (folder / LOCK).unlink()
-        self.file.close()
+        if self.file is not None:
+            with contextlib.suppress(OSError):
+                if self.is_at(folder):  # and not one that another process has made since
+                    (folder / LOCK).unlink()
+            self.file.close()
         for each in self.made:
             with contextlib.suppress(OSError):
                 each.rmdir()  # only if it is still empty

@@ -57,6 +57,10 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     settings: dict[str, Any]  # that the weights were trained with; older ones: none
 
+    @property
+    def bytes_of_weights(self) -> int:
+        return sum(each.nbytes for each in self.model.values())
+
 
 def step_files(
     state: State,
@@ -113,7 +117,8 @@ def read_step(
         raise CheckpointError(f"{folder / STATE}: is of step {state.step}")
     if data["tokenizer"] != tokenizer_checksums:
         raise CheckpointError(
-            f"{folder.parent.parent / 'tokenizer'}: damaged (its checksum does not match)"
+            f"{folder.parent.parent / 'tokenizer'}: damaged (its checksum does not match); the "
+            "command that trained it makes it again"
         )
     names = [MODEL, OPTIMIZER] if for_training else [MODEL]
     if not all(isinstance(data["files"].get(name), str) for name in names):
@@ -134,11 +139,11 @@ def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
     return None
 
 
-def refuse_other_settings(checkpoint: Checkpoint, config: Config, run: Path) -> None:
-    """Refuse a config.yaml under which a checkpoint's weights would mean something else."""
-    changed = changed_between(checkpoint.settings, weights_settings(config))
+def refuse_other_settings(settings: dict[str, Any], step: str, config: Config, run: Path) -> None:
+    """Refuse a config.yaml under which a step's weights would mean something else."""
+    changed = changed_between(settings, weights_settings(config))
     if changed:
         told = "; ".join(f"{key} is {new}, not {old}" for key, (old, new) in changed.items())
         raise CheckpointError(
-            f"{run / 'config.yaml'}: not what {checkpoint.path.name} was trained with ({told})"
+            f"{run / 'config.yaml'}: not what {step} was trained with ({told}); put that back"
         )

@@ -20,7 +20,7 @@ from torch import Tensor
 from minitransformer.errors import CheckpointError
 
 MOST_JSON = 2**24  # bytes of a state.json, which has a few hundred
-MOST_TOKENIZER = 2**28  # bytes of a vocabulary; one of a million pieces has a fifth of it
+MOST_TOKENIZER = 2**27  # bytes of a vocabulary; one of a million pieces has half of it
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -95,7 +95,7 @@ def room_for(needed: int, folder: Path, what: str, advice: Callable[[], str]) ->
 
     def refusal(why: str) -> CheckpointError:
         needs = f"it needs {needed:,} bytes, " * bool(needed)
-        free = f"{free_bytes(folder):,} are free"
+        free = f"{free_bytes(folder):,} bytes are free"
         return CheckpointError(f"{folder}: no room for {what} ({why}): {needs}{free}; {advice()}")
 
     if free_bytes(folder) < needed:
@@ -111,7 +111,8 @@ def room_for(needed: int, folder: Path, what: str, advice: Callable[[], str]) ->
 def free_bytes(folder: Path) -> int:
     """The room where a folder is, or will be."""
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    return shutil.disk_usage(existing).free
+    usage = shutil.disk_usage(existing)
+    return usage.free if usage.total else 2**62  # some drives do not tell
 
 
 def checksum(content: bytes) -> str:
@@ -163,11 +164,12 @@ def read_own_file(path: Path, most: int) -> bytes:
 
 
 def most_tensor_bytes() -> int:
-    """Half of this machine's memory: what is read becomes weights as well."""
+    """A quarter of this machine's memory: what is read takes twice its size for a while."""
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):  # a system that does not tell
-        return 2**34
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        memory = 0
+    return memory // 4 if memory > 0 else 2**33  # where a system does not tell
 
 
 def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, Tensor]:

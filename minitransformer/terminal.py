@@ -4,9 +4,10 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from minitransformer.errors import UserError
+from minitransformer.errors import OutputError, UserError
 
 
 def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
@@ -20,6 +21,8 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
+        if isinstance(error, OutputError):
+            silence_stdout()  # it would be tried once more at the end
         if not is_quiet:
             say(f"error: {error}")
         return error.exit_code
@@ -48,6 +51,17 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
         if not is_quiet:
             say("\ninterrupted")
         return 130
+
+
+@contextmanager
+def output() -> Iterator[None]:
+    """Within, what cannot be written is the fault of the output, and not of a run's folder."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror}") from None
 
 
 def end_on_interrupt() -> None:

@@ -1,5 +1,7 @@
 """A full disk costs nothing that was saved; with room again, the same command goes on."""
 
+import contextlib
+import re
 import resource
 import subprocess
 import sys
@@ -42,15 +44,39 @@ def test_a_full_disk_ends_in_one_line_and_with_room_the_run_goes_on(small_disk, 
     assert stopped.code == 1
     assert stopped.err.startswith("error: runs/tiny: no room for ")
     assert " (No space left on device): " in stopped.err
-    assert stopped.err.endswith("are free; make room, and the same command goes on after step 14\n")
+    told = re.search(r"bytes are free; make room, and the same command goes on after (step \d+)\n$",
+                     stopped.err)  # fmt: skip
+    assert told
     assert stopped.err.count("\n") == 1
     assert leftovers(small_disk) == []
     resize = ["mount", "-o", "remount,size=100m", str(small_disk)]
     subprocess.run(resize, check=True)
     continued = run(*COMMAND, folder=small_disk)
     assert continued.code == 0
-    assert "Continuing runs/tiny after step 14" in continued.out
+    assert f"Continuing runs/tiny after {told[1]}" in continued.out
     assert_same(small_disk / "runs/tiny", uninterrupted[0])
+
+
+def test_a_disk_that_was_full_before_is_told_and_nothing_is_begun(small_disk):
+    (small_disk / "filling").write_bytes(bytes(550_000))
+    with contextlib.suppress(OSError), (small_disk / "filling").open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    stopped = run(*COMMAND, "--run", small_disk / "run", folder=small_disk.parent)
+    assert stopped.code == 1
+    assert stopped.err.startswith(f"error: {small_disk / 'run'}: no room for a ")
+    assert stopped.err.endswith("free; make room, and the same command starts over\n")
+    assert not (small_disk / "run").exists()
+
+
+def test_an_output_that_is_full_is_not_the_disk_of_the_run(tmp_path):
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, str(ROOT / COMMAND[0]), *COMMAND[1:]]
+        stopped = subprocess.run(
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert stopped.returncode == 1
+    assert stopped.stderr == "error: the output cannot be written: No space left on device\n"
 
 
 def limited(size: int):
@@ -77,7 +103,7 @@ def test_a_limit_to_files_is_met_wherever_it_strikes(tmp_path, size, uninterrupt
 
 
 def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
-    usage = type("Usage", (), {"free": 1000})
+    usage = type("Usage", (), {"free": 1000, "total": 2000})
     monkeypatch.setattr("minitransformer.storage.shutil.disk_usage", lambda path: usage)
     began = []
     with (
@@ -87,7 +113,7 @@ def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
         began.append(True)
     assert str(refusal.value) == (
         f"{tmp_path / 'not yet there'}: no room for a checkpoint (No space left on device): "
-        "it needs 1,001 bytes, 1,000 are free; make room"
+        "it needs 1,001 bytes, 1,000 bytes are free; make room"
     )
     assert not began
     with room_for(1000, tmp_path, "a checkpoint", lambda: "make room"):

@@ -1,6 +1,7 @@
 """Numbers that stop being numbers: named by step, rate, part and pair, kept, and never saved."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError, DivergedError
 from minitransformer.storage import json_with_checksum, read_tensors, tensor_bytes
+from minitransformer.training import incident
 from minitransformer.training.divergence import find_trouble, smallest_part
 from minitransformer.training.gradients import Objective
 from minitransformer.training.incident import read_incident
@@ -33,23 +35,36 @@ def step_until_trouble(trainer) -> str:
 
 def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_path):
     trainer = trainer_for(tmp_path / "run", "model.dropout=0", "model.inner_dropout=0")
-    word, numbers = "car", []
-    for number, pair in trainer.corpus.train.numbered():
-        if word in pair.source.split():
-            numbers.append(number)
-    assert numbers
+    word = "car"
+    numbers = [n for n, pair in trainer.corpus.train.numbered() if word in pair.source.split()]
     trainer.step()
     poison_word(trainer, word)
-    before = weights(trainer)
+    before = []
+    take_step = trainer.optimizer.step
+    trainer.optimizer.step = lambda rate: (take_step(rate), before.append(weights(trainer)))
     message = step_until_trouble(trainer)
     step = trainer.state.step + 1
+    assert same_bits(weights(trainer), before[-1])
     assert f"the gradient of step {step} is nan (loss nan, learning rate 0.0" in message
     assert "it begins in encoder.layers.0.self_attention.scores, with " in message
+    assert "There is no checkpoint yet. Lower training.learning_rate, set or lower" in message
     told = [number for number in range(1, 300) if f"line {number} of en-es (train): " in message]
     assert told
     assert set(told) <= set(numbers)
-    if step == 2:
-        assert same_bits(weights(trainer), before)
+
+
+def test_a_batch_that_cannot_be_kept_is_told_all_the_same(tmp_path, monkeypatch):
+    def full(path, files):
+        raise OSError(28, "No space left on device")
+
+    trainer = trainer_for(tmp_path / "run")
+    trainer.step()
+    trainer.save()
+    poison_word(trainer, "car")
+    monkeypatch.setattr(incident, "replace_folder", full)
+    message = step_until_trouble(trainer)
+    assert "Checkpoints are as they were. " in message
+    assert message.endswith("again with --fresh (its batch is not kept: No space left on device)")
 
 
 def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
@@ -58,12 +73,14 @@ def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
     message = step_until_trouble(trainer)
     folder = tmp_path / "run" / "diverged" / f"step-{trainer.state.step + 1:06d}"
     assert f"python -m minitransformer.doctor --replay {folder}" in message
-    incident = read_incident(folder)
+    kept_incident = read_incident(folder)
     kept = read_tensors(folder / "model.safetensors")
     assert same_bits(kept, weights(trainer))
     objective = Objective(trainer.model, trainer.config.training).train()
-    again = find_trouble(objective, incident.batch(), seed=incident.seed, scale=incident.scale)
-    assert (again.part, tuple(again.rows)) == (incident.part, incident.rows)
+    again = find_trouble(
+        objective, kept_incident.batch(), seed=kept_incident.seed, scale=kept_incident.scale
+    )
+    assert (again.part, tuple(again.rows)) == (kept_incident.part, kept_incident.rows)
     assert not any(parameter.grad is not None for parameter in trainer.model.parameters())
 
 
@@ -178,12 +195,25 @@ def test_the_doctor_plays_it_again(tmp_path):
     assert told.code == 1
     assert "all of its numbers are finite this time" in told.out
     told = run("minitransformer/doctor/__main__.py", "--replay", tmp_path, folder=tmp_path)
-    assert told.err == f"error: {tmp_path}/batch.json: No such file or directory\n"
+    assert told.err == f"error: {tmp_path} is no batch that a training has kept\n"
+    told = run("minitransformer/doctor/__main__.py", "--replay", "run", folder=tmp_path)
+    assert told.err.endswith(f": did you mean run/diverged/{folder.name}?\n")
+    shutil.move(folder, tmp_path / "moved")
+    told = run("minitransformer/doctor/__main__.py", "--replay", "moved", folder=tmp_path)
+    assert told.err.startswith("error: moved must stay inside its run: ")
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"sources": []}, {"sources": [["x"]]}, {"step": "1"}, {"another": 1}, {"rows": None}],
+    [
+        {"sources": []},
+        {"sources": [["x"]]},
+        {"step": "1"},
+        {"another": 1},
+        {"rows": None},
+        {"seed": 2**70},
+        {"start_id": -5},
+    ],
 )
 def test_a_kept_batch_of_a_stranger_is_not_believed(tmp_path, change):
     trainer = trainer_for(tmp_path / "run")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from minitransformer.data.batching import Batch
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokens import BOS_ID, EOS_ID
 from minitransformer.doctor import examination, learning_checks
@@ -154,6 +155,24 @@ def test_what_more_digits_mend_is_a_warning_and_what_they_do_not_is_a_failure(mo
     assert findings["padding, neighbours"].measured.endswith("in float32 alone")
     with BREAKAGES["padding"].made():
         assert "padding, neighbours" in failing(someone)
+
+
+@pytest.mark.parametrize("norm", ["none", "pre", "post"])
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("std", [0.001, 0.02, 0.1])
+def test_places_that_hardly_show_at_first_are_no_mistake(position, norm, std):
+    someone = fresh(ModelConfig(d_model=16, position=position, norm=norm, embedding_std=std))
+    assert word_order(someone).verdict == OK
+    with BREAKAGES["positions"].made():
+        broken = fresh(ModelConfig(d_model=16, position=position, norm=norm, embedding_std=std))
+        assert word_order(broken).verdict == FAILED
+
+
+def test_sentences_that_read_the_same_backwards_say_nothing_of_places():
+    someone = patient("pre-norm")
+    same = someone.batch.source.new_tensor([[5, 6, 5], [7, 7, 0]])
+    batch = Batch(same, *(ids[:2] for ids in someone.batch[1:]))
+    assert word_order(someone._replace(batch=batch)).verdict == OK
 
 
 def test_no_positions_by_choice_are_no_mistake():

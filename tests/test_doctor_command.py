@@ -216,7 +216,7 @@ def test_trained_weights_that_are_no_numbers_are_noticed(trained, capsys):
     [
         (["--config", "absent"], 2, "no config 'absent'"),
         (["--config", "tiny", "--set", "model.widht=3"], 2, "unknown key"),
-        (["--set", "model.d_model=3"], 2, "--set changes a setting of a --config"),
+        (["--set", "model.d_model=3"], 2, "--set goes with a --config or a --run"),
         (["--run", "absent"], 1, "absent is not a run folder (there is no such folder)"),
     ],
 )

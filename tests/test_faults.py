@@ -3,6 +3,7 @@
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,13 +116,18 @@ def test_killed_at_every_change_of_going_on_a_run_ends_with_the_same_bits(uninte
 def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
     moments = random.Random(16)
     kills = []
+    began = time.monotonic()
+    start(tmp_path).finish()
+    length = time.monotonic() - began  # of a whole run, on this machine as it is now
 
     def many_sittings(folder: Path) -> Job:
         folder.mkdir()
-        code = KILLED
+        code, sittings = KILLED, 0
         while code == KILLED:
+            sittings += 1  # each may last longer, so that some come to a save on a busy machine
+            moment = moments.uniform(0.05, 0.4 + 0.1 * sittings) * length
             running = start(folder)
-            yield running, [(moments.uniform(0.05, 0.45), sending(signal.SIGKILL))]
+            yield running, [(moment, sending(signal.SIGKILL))]
             code = running.finish().code
             check_newest(run_in(folder))
             if code == KILLED:

@@ -102,11 +102,14 @@ def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
     trainer_for(tmp_path / "run").run()
     path = tmp_path / "run" / "config.yaml"
     path.write_text(path.read_text().replace("start_token: eos", "start_token: bos"))
-    expected = r"not what step-000012 was trained with \(model.start_token is 'bos', not 'eos'\)"
+    expected = (
+        r"not what step-000012 was trained with \(model.start_token is 'bos', not 'eos'\); put"
+    )
     with pytest.raises(CheckpointError, match=expected):
         Translator.load(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=expected):
-        trainer_for(tmp_path / "run", "model.start_token=bos", "training.steps=13")
+    for start in ("eos", "bos"):
+        with pytest.raises(CheckpointError, match=expected):
+            trainer_for(tmp_path / "run", f"model.start_token={start}", "training.steps=13")
 
 
 @pytest.mark.parametrize("damage", ["flip", "delete", "delete all"])

@@ -10,7 +10,7 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.errors import CheckpointError
 from minitransformer.run_lock import LOCK, RunLock
 from tests.processes import Running, run
-from tests.small_runs import final_hashes
+from tests.small_runs import final_hashes, trainer_for
 from tests.test_interruption import COMMAND
 
 
@@ -65,6 +65,27 @@ def test_a_held_folder_can_be_held_again_after_its_release(tmp_path):
     again = RunFolder(tmp_path / "run")
     again.hold()
     again.release()
+
+
+def test_starting_over_never_takes_the_lock_of_one_that_was_faster(tmp_path, monkeypatch):
+    """Between moving the old run aside and holding the new folder, another training may begin."""
+    trainer_for(tmp_path / "run").run()
+    first, faster = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    first.hold()
+    hold = RunFolder.hold
+
+    def be_faster(self: RunFolder) -> None:
+        monkeypatch.setattr(RunFolder, "hold", hold)
+        faster.hold()
+        self.hold()
+
+    monkeypatch.setattr(RunFolder, "hold", be_faster)
+    with pytest.raises(CheckpointError, match="is being trained"):
+        first.move_aside()
+    first.release()
+    with pytest.raises(CheckpointError, match="is being trained"):  # still
+        RunFolder(tmp_path / "run").hold()
+    faster.release()
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_does_not_count(tmp_path, monkeypatch):

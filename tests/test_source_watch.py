@@ -1,11 +1,13 @@
 """A run whose outputs have nothing to do with its inputs is told so."""
 
+import math
+
 import pytest
 import torch
 
 from minitransformer.saved_step import State
 from minitransformer.training import source_watch
-from minitransformer.training.source_watch import collapse_warning, source_gain
+from minitransformer.training.source_watch import SourceWatch, source_gain
 from minitransformer.training.watcher import Watcher
 from tests.small_runs import trainer_for
 
@@ -42,18 +44,31 @@ def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_
     assert gain_of(trainer) == 0
     trainer.evaluate()
     (warning,) = listener.warnings
-    assert "after step 100 the outputs no longer depend on the source: another" in warning
+    assert warning.startswith(
+        "after step 100 translations no longer depend on the source: with another sentence's source, "
+        "the loss is no higher (it was "
+    )
+    trainer.evaluate()
+    assert len(listener.warnings) == 1  # once in a sitting
 
 
-def test_a_run_that_never_listens_is_told_from_its_middle_on(tmp_path):
+def test_a_run_that_never_listens_is_told_once_from_its_middle_on(tmp_path):
     listener = Listener()
-    trainer = trainer_for(tmp_path / "run", "training.train_only=[head]", watchers=[listener])
+    trainer = trainer_for(
+        tmp_path / "run", "training.train_only=[head]", "training.steps=220",
+        "evaluation.every=20", "training.save_every=1000", watchers=[listener],
+    )  # fmt: skip
     deafen(trainer)
     trainer.run()
-    told = [warning.split(":")[0] for warning in listener.warnings]
-    assert told == [
-        f"after step {step} the outputs do not depend on the source" for step in (10, 12)
-    ]
+    (warning,) = listener.warnings
+    assert warning.startswith("after step 120 the source does not help to translate: ")
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+def test_a_run_of_a_few_steps_is_not_blamed(tmp_path, steps):
+    listener = Listener()
+    trainer_for(tmp_path / "run", f"training.steps={steps}", watchers=[listener]).run()
+    assert listener.warnings == []
 
 
 def test_what_the_source_once_was_worth_outlives_a_restart(tmp_path):
@@ -69,20 +84,21 @@ def test_one_pair_alone_says_nothing(tmp_path):
     data.write_text("Good night\tBuenas noches\nGood night\tBuenas\n")
     trainer = trainer_for(tmp_path / "run", f"data.source={data}")
     assert gain_of(trainer) is None
-    assert collapse_warning(trainer.model, trainer.encoded, 3, State(step=9), 9) == ""
+    assert SourceWatch(trainer.model, trainer.encoded, 3).warning(State(step=999), 999) == ""
 
 
 @pytest.mark.parametrize(
     ("before", "gain", "step", "words"),
     [
-        (2.0, 0.01, 1, "no longer depend"), (2.0, 0.3, 99, ""), (0.0, 0.01, 49, ""),
-        (0.0, 0.01, 50, "do not depend"), (0.3, 0.04, 10, ""),
+        (2.0, 0.01, 1, "no longer depend"), (2.0, 0.3, 999, ""), (0.0, 0.01, 499, ""),
+        (0.0, 0.01, 500, "does not help"), (0.0, -0.2, 500, "the loss is no higher"),
+        (0.3, 0.04, 100, ""), (1.0, math.inf, 999, ""), (1.0, math.nan, 999, ""),
     ],
 )  # fmt: skip
 def test_when_a_warning_is_due(monkeypatch, tmp_path, before, gain, step, words):
     monkeypatch.setattr(source_watch, "source_gain", lambda *arguments: gain)
     trainer = trainer_for(tmp_path / "run")
     state = State(step=step, most_source_gain=before)
-    warning = collapse_warning(trainer.model, trainer.encoded, 3, state, 100)
+    warning = SourceWatch(trainer.model, trainer.encoded, 3).warning(state, 1000)
     assert (words in warning) if words else warning == ""
-    assert state.most_source_gain == max(before, gain)
+    assert state.most_source_gain == (max(before, gain) if math.isfinite(gain) else before)

@@ -44,8 +44,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="change a setting of the config, such as model.norm=pre (repeatable)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    if options.set and not options.config:
-        raise UsageError("--set changes a setting of a --config")
+    if options.set and not (options.config or options.run):
+        raise UsageError("--set goes with a --config or a --run")
+    if options.run and not all(change.startswith("data.") for change in options.set):
+        raise UsageError("--set: of a run, only data.… can be looked for elsewhere")
     return options
 
 
@@ -70,9 +72,9 @@ def main(arguments: list[str]) -> int:
     if config:
         report.on_config(config)
     elif options.run:
-        report.on_run(options.run)
+        report.on_run(options.run, options.set)
     elif newest := runs_newest_first(Path("runs")):
-        report.on_run(newest[0])
+        report.on_run(newest[0], [])
     else:
         print("\nno runs here yet: name a config to check, such as --config tiny.yaml")
         return 0

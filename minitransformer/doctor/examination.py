@@ -1,9 +1,5 @@
 """A model examined: all checks that take a moment, for a report or before a training begins."""
 
-import copy
-
-import torch
-
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.doctor.decoding_checks import cached_as_uncached, same_twice
@@ -16,13 +12,12 @@ from minitransformer.doctor.model_checks import (
     no_neighbours,
     word_order,
 )
-from minitransformer.doctor.patient import Patient, few_pairs, padded_batch
+from minitransformer.doctor.patient import Patient, few_pairs, padded_batch, with_more_digits
 from minitransformer.errors import ModelError
 from minitransformer.model.transformer import Transformer
 from minitransformer.settings import Config
 from minitransformer.training.trainer import Trainer
 
-CPU = torch.device("cpu")
 # Where several fail, the first says best what is wrong.
 CHECKS = (
     decoder_input,
@@ -53,12 +48,6 @@ def quick_checks(patient: Patient, *, is_fresh: bool) -> list[Finding]:
         if check in SUMMED_OTHERWISE and findings[place].verdict == FAILED:
             findings[place] = unless_rounded(findings[place], check(with_more_digits(patient)))
     return [*findings, start_loss(patient)] if is_fresh else findings
-
-
-def with_more_digits(patient: Patient) -> Patient:
-    """A copy of the same model in float64."""
-    model, batch = copy.deepcopy(patient.model).cpu().double(), patient.batch.to(CPU)
-    return patient._replace(model=model, batch=batch)
 
 
 def unless_rounded(finding: Finding, with_more_digits: Finding) -> Finding:

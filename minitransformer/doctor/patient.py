@@ -1,5 +1,6 @@
 """A model with the handful of sentence pairs that it is examined with."""
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,3 +95,12 @@ def worse(one: float, other: Tensor) -> float:
     """The larger of two differences; not-a-number is worse than any."""
     value = float(other)
     return one if value <= one or math.isnan(one) else value
+
+
+def with_more_digits(patient: Patient) -> Patient:
+    """A copy of the same model in float64."""
+    model, batch = (
+        copy.deepcopy(patient.model).cpu().double(),
+        patient.batch.to(torch.device("cpu")),
+    )
+    return patient._replace(model=model, batch=batch)

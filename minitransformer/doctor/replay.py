@@ -12,7 +12,7 @@ from minitransformer.line_translation import without_controls
 from minitransformer.storage import read_tensors
 from minitransformer.training.divergence import Trouble, find_trouble
 from minitransformer.training.gradients import Objective
-from minitransformer.training.incident import WEIGHTS, Incident, read_incident
+from minitransformer.training.incident import BATCH, FOLDER, WEIGHTS, Incident, read_incident
 from minitransformer.weights import trained_model
 
 STAGES, PAIRS = 15, 10  # that are shown: the last stages, the first pairs
@@ -20,9 +20,16 @@ STAGES, PAIRS = 15, 10  # that are shown: the last stages, the first pairs
 
 def replay(folder: Path) -> int:
     """Show what happens in a folder that a stopped training has kept; returns the exit code."""
+    if not (folder / BATCH).exists():
+        kept = sorted([*folder.glob("step-*"), *folder.glob(f"{FOLDER}/step-*")])
+        meant = f": did you mean {kept[-1]}?" if kept else ""
+        raise CheckpointError(f"{folder} is no batch that a training has kept{meant}")
     incident = read_incident(folder)
     run = RunFolder(folder.resolve().parent.parent)
-    config = run.load_config()
+    try:
+        config = run.load_config()
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} must stay inside its run: {error}") from None
     tokenizer = run.load_tokenizer(config)
     refuse_other_ids(incident, tokenizer, folder)
     weights = read_tensors(folder / WEIGHTS)
@@ -54,6 +61,8 @@ def refuse_other_ids(incident: Incident, tokenizer: PairTokenizer, folder: Path)
     for rows, side in ((incident.sources, tokenizer.source), (incident.targets, tokenizer.target)):
         if not all(row and 0 <= min(row) <= max(row) < len(side) for row in rows):
             raise CheckpointError(f"{folder}: has tokens that the run's vocabulary has not")
+    if incident.start_id >= len(tokenizer.target):
+        raise CheckpointError(f"{folder}: begins with a token that there is not")
 
 
 def stage_lines(trouble: Trouble) -> list[str]:

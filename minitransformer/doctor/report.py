@@ -9,6 +9,7 @@ import torch
 
 from minitransformer import __version__
 from minitransformer.checkpoint import RunFolder
+from minitransformer.config import load_config
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.preparation import Prepared, prepare
 from minitransformer.data.tokenizer import PairTokenizer
@@ -84,10 +85,11 @@ class Report:
         self.add(corpus_findings(prepared))
         return prepared
 
-    def on_run(self, path: Path) -> None:
+    def on_run(self, path: Path, changes: list[str]) -> None:
         """A run's folder, its corpus, and the model that it translates with."""
         run = RunFolder(path)
-        config = run.load_config()
+        run.load_config()  # or says why there is none
+        config = load_config(path / "config.yaml", changes)
         self.section(f"The run {path}")
         findings, state = folder_findings(run)
         self.add(findings)

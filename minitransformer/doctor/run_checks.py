@@ -7,9 +7,10 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.data.preparation import Prepared
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
 from minitransformer.errors import CheckpointError
-from minitransformer.saved_step import State
+from minitransformer.saved_step import State, read_step
 from minitransformer.settings import Config
 from minitransformer.storage import read_own_file
+from minitransformer.training.incident import FOLDER
 
 MOST_METRICS = 2**30  # bytes
 
@@ -17,6 +18,7 @@ MOST_METRICS = 2**30  # bytes
 def folder_findings(run: RunFolder) -> tuple[list[Finding], State | None]:
     """What is found in a folder, and the state of the newest checkpoint that is whole."""
     findings, whole = checkpoint_findings(run)
+    findings = [*tokenizer_findings(run), *findings, *kept_batch_findings(run)]
     if not whole:
         return findings, None
     state = whole[0]
@@ -29,28 +31,48 @@ def folder_findings(run: RunFolder) -> tuple[list[Finding], State | None]:
 def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[State]]:
     """Each checkpoint compared with its checksums; the states of whole ones, newest first."""
     findings, whole = [], []
+    known = run.newest_content()[1]["tokenizer"] or {}
     for step in run.steps():
         name = run.step_path(step).name
         try:
-            checkpoint = run.load(step, for_training=True)
+            checkpoint = read_step(run.step_path(step), step, known, for_training=True)
         except CheckpointError as error:
-            findings.append(
-                Finding(
-                    name,
-                    FAILED,
-                    str(error),
-                    "train.py goes back to the newest whole one by itself; this one can be removed",
-                )
-            )
+            advice = "train.py leaves it out, and goes on from the newest one that is whole"
+            findings.append(Finding(name, FAILED, str(error), advice))
         else:
             whole.append(checkpoint.state)
             size = sum(path.stat().st_size for path in checkpoint.path.iterdir())
             findings.append(Finding(name, OK, f"all checksums are right ({size / 1e6:,.1f} MB)"))
+    if run.has_started and not whole:
+        advice = "train.py --fresh starts over, and moves this run aside"
+        findings.append(Finding("checkpoints", FAILED, "none of them is whole", advice))
     if not run.has_started:
         findings.append(
             Finding("checkpoints", WARNING, "none yet", "train.py begins this run from its start")
         )
     return findings, whole
+
+
+def tokenizer_findings(run: RunFolder) -> list[Finding]:
+    """Is the tokenizer the one that the checkpoints belong to?"""
+    known = run.newest_content()[1]["tokenizer"]
+    try:
+        if known is None or run.tokenizer_checksums() == known:
+            return []
+        damage = "not the one that the checkpoints were saved with"
+    except CheckpointError as error:
+        damage = str(error)
+    advice = "the command that trained this run makes it again from the corpus; keep the rest"
+    return [Finding("tokenizer", FAILED, damage, advice)]
+
+
+def kept_batch_findings(run: RunFolder) -> list[Finding]:
+    """Batches that stopped a training."""
+    kept = sorted((run.path / FOLDER).glob("step-*"))
+    if not kept:
+        return []
+    advice = f"python -m minitransformer.doctor --replay {kept[-1]}"
+    return [Finding("stopped", WARNING, f"{kept[-1].name} had numbers that were none", advice)]
 
 
 def pointer_findings(run: RunFolder, newest: State) -> list[Finding]:
@@ -116,7 +138,7 @@ def metrics_finding(path: Path, state: State) -> Finding:
 def is_row(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from minitransformer.errors import UsageError
 
+MOST_OF_A_CORE = 8  # processes, of which one is best
 PATIENCE = 20  # seconds that a companion has to end by itself
 
 
@@ -83,6 +84,9 @@ def companions(processes: int, command: list[str]) -> Iterator[Companions | None
     if processes == 1 or launched_processes() > 1:
         yield None
         return
+    most = MOST_OF_A_CORE * (os.cpu_count() or 1)
+    if processes > most:
+        raise UsageError(f"training.processes: {processes}, more than {most} help nobody here")
     others = Companions(processes)
     patience = 0  # with a run that did not come to its end, the others need not, either
     try:

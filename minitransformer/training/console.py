@@ -10,6 +10,7 @@ from minitransformer import __version__
 from minitransformer.data.tokens import SPECIALS
 from minitransformer.data.words import normalize
 from minitransformer.judging import Evaluation
+from minitransformer.terminal import output
 from minitransformer.training.trainer import Trainer
 from minitransformer.training.watcher import StepReport, Watcher
 
@@ -25,6 +26,7 @@ class Console(Watcher):
         self.latest: dict[str, Evaluation] = {}
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
+    @output()
     def on_start(self, trainer: Trainer) -> None:
         for line in plan(trainer):
             print(line)
@@ -59,6 +61,7 @@ class Console(Watcher):
             self.bar.set_postfix_str(f"{told}, {rate}", refresh=False)
         self.bar.update()
 
+    @output()
     def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
         self.latest = evaluations
         for name, evaluation in evaluations.items():
@@ -76,9 +79,11 @@ class Console(Watcher):
                 )
             )
 
+    @output()
     def on_warning(self, trainer: Trainer, warning: str) -> None:
         tqdm.write(f"warning: {warning}", file=sys.stderr)
 
+    @output()
     def on_end(self, trainer: Trainer, exit_code: int) -> None:
         if self.bar is not None:
             self.bar.close()

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
@@ -18,7 +18,7 @@ from minitransformer.data.encoding import EncodedPair
 from minitransformer.errors import CheckpointError, DivergedError
 from minitransformer.judging import Evaluation, batches_by_length, teacher_forced
 from minitransformer.line_translation import without_controls
-from minitransformer.schema import Mistake, build_section
+from minitransformer.schema import Mistake, Range, build_section
 from minitransformer.search import evaluating
 from minitransformer.seeding import mix
 from minitransformer.storage import (
@@ -44,10 +44,10 @@ MOST_PAIRS, MOST_LETTERS = 3, 120  # that are shown
 class Incident:
     """What it takes to compute a batch once more, and what went wrong with it."""
 
-    step: int = 0
-    seed: int = 0  # that torch had before this batch
-    scale: float = 1.0  # of its summed loss
-    start_id: int = 0
+    step: Annotated[int, Range(0, 2**53)] = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0  # that torch had before this batch
+    scale: Annotated[float, Range(0, 1e30)] = 1.0  # of its summed loss
+    start_id: Annotated[int, Range(0, 10**9)] = 0
     is_training: bool = True
     part: str = ""  # of the model, where it began
     rows: tuple[int, ...] = ()  # that it happened with
@@ -146,13 +146,19 @@ def keep(trainer: "Trainer", incident: Incident, what: str) -> DivergedError:
     look = ""
     if incident.sources:
         look = f"; to look closer: python -m minitransformer.doctor --replay {folder}"
-        if trainer.ranks.is_first:
-            content = dataclasses.asdict(incident)
-            weights = tensor_bytes(model_tensors(trainer.model))
-            replace_folder(folder, {WEIGHTS: weights, BATCH: json_with_checksum(content)})
+        content = dataclasses.asdict(incident)
+        weights = tensor_bytes(model_tensors(trainer.model))
+        try:
+            if trainer.ranks.is_first:
+                replace_folder(folder, {WEIGHTS: weights, BATCH: json_with_checksum(content)})
+        except OSError as error:  # what happened is to be told in any case
+            look = f" (its batch is not kept: {error.strerror})"
+    saved, again = "There is no checkpoint yet", ""
+    if trainer.run_folder.has_started:
+        saved, again = "Checkpoints are as they were", " with --fresh"
     return DivergedError(
-        f"{what}; {incident.words}. Checkpoints are as they were. Lower training.learning_rate or "
-        f"training.clip_norm and start again with --fresh{look}"
+        f"{what}; {incident.words}. {saved}. Lower training.learning_rate, set or lower "
+        f"training.clip_norm, and start again{again}{look}"
     )
 
 

@@ -46,6 +46,11 @@ class AdamW:
             if parameter.requires_grad
         }
         self.memory: dict[str, Tensor] = {}
+        self.weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
+
+    def bytes_to_save(self) -> int:
+        """How large a checkpoint of the weights and this memory is, but for names and counts."""
+        return self.weights_bytes + 2 * sum(each.nbytes for each in self.trained.values())
 
     def step(self, learning_rate: float) -> None:
         """Move the parameters along their gradients, which are used up."""

@@ -22,7 +22,10 @@ ABOUT_PAIRS = ("data.", "hygiene.")  # these may, too, as long as the same pairs
 
 def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
     """The settings that changed since a run began; refuses those that make it another."""
-    changed = changed_keys(run.load_config(), config)
+    begun_with = run.load_config()
+    step, content = run.newest_content()
+    refuse_other_settings(content["settings"], step, begun_with, run.path)
+    changed = changed_keys(begun_with, config)
     told = {key: f"{key}: {old}, now {new}" for key, (old, new) in changed.items()}
     refused = [
         told[key] for key in changed if key not in MAY_CHANGE and not key.startswith(ABOUT_PAIRS)
@@ -37,7 +40,7 @@ def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
 
 def prepare_again(run: RunFolder, config: Config) -> Prepared:
     """The corpus as a run's tokenizer numbers it; a damaged one can be made again from it."""
-    known = run.known_tokenizer_checksums()
+    known = run.newest_content()[1]["tokenizer"]
     try:
         tokenizer = run.load_tokenizer(config)
         if known is None or known == run.tokenizer_checksums():
@@ -64,8 +67,11 @@ def take_up(
 ) -> tuple[State, list[str]]:
     """Load the newest whole checkpoint; damaged ones on the way come back as notes."""
     complaints: list[str] = []
-    checkpoint = run.load_newest(complaints, for_training=True)
-    refuse_other_settings(checkpoint, config, run.path)
+    try:
+        checkpoint = run.load_newest(complaints, for_training=True)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; --fresh starts over and moves this aside") from None
+    refuse_other_settings(checkpoint.settings, checkpoint.path.name, config, run.path)
     state = checkpoint.state
     if state.data_fingerprint != prepared.fingerprint:
         why = "; ".join(told for key, told in changes.items() if key.startswith(ABOUT_PAIRS))

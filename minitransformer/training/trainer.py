@@ -29,7 +29,7 @@ from minitransformer.training.schedule import learning_rate
 from minitransformer.training.scoring import evaluate_splits, metrics_rows
 from minitransformer.training.selection import note_best
 from minitransformer.training.signals import StopSignals
-from minitransformer.training.source_watch import collapse_warning
+from minitransformer.training.source_watch import SourceWatch
 from minitransformer.training.watcher import StepReport, Watcher
 from minitransformer.weights import build_model, copy_into, model_tensors
 
@@ -97,21 +97,21 @@ class Trainer:
                 copy_into(model_tensors(self.model), starting_weights, where)
             freeze_all_but(self.model, config.training.train_only)
             self.optimizer = AdamW(self.model, config.training)
-            if ranks.is_first and not beginning.resumes:
-                if fresh and (aside := run.move_aside()):
-                    self.notes.append(f"moved the old run to {aside}")
-                run.create(config, self.tokenizer)
             if ranks.is_first and beginning.resumes:
                 self.resume(beginning)
-            if ranks.is_first and not self.is_finished:  # rather now than after an hour
-                weights = sum(each.nbytes for each in self.model.parameters())
-                with run.room_for(3 * weights, "a checkpoint"):
-                    pass
+            if ranks.is_first and not self.is_finished:
+                # Rather now than after an hour that there is no room.
+                with run.room_for(self.optimizer.bytes_to_save(), "a checkpoint"):
+                    if fresh and (aside := run.move_aside()):
+                        self.notes.append(f"moved the old run to {aside}")
+                    if not beginning.resumes:
+                        run.create(config, self.tokenizer)
         if beginning.resumes:
             self.share_position()
         self.objective = ranks.wrap(Objective(self.model, config.training))
         if ranks.world_size > 1:
             settle(self.objective, device)
+        self.source_watch = SourceWatch(self.model, self.encoded, self.tokenizer.start_id)
         self.saved_step = self.state.step
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
@@ -225,10 +225,7 @@ class Trainer:
         rows = metrics_rows(evaluations, self.state, training_speed=speed)
         self.state.metrics_bytes = append_rows(self.run_folder.metrics, rows)
         note_best(self.state, evaluations, self.config.evaluation.best_metric)
-        warning = collapse_warning(
-            self.model, self.encoded, self.tokenizer.start_id, self.state,
-            self.config.training.steps,
-        )  # fmt: skip
+        warning = self.source_watch.warning(self.state, self.config.training.steps)
         for watcher in self.watchers:
             watcher.on_evaluation(self, evaluations)
             if warning:
