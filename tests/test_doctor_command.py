@@ -198,6 +198,21 @@ def test_another_corpus_than_the_run_was_trained_with_is_noticed(tmp_path, monke
     assert len(marked(lines, "ok    no look ahead")) == 1
 
 
+def test_a_damaged_tokenizer_is_not_blamed_on_the_checkpoints(trained, capsys):
+    (trained / "tokenizer" / "target.tsv").unlink()
+    code, lines = doctor(capsys, "--run", trained)
+    assert code == 1
+    assert len(marked(lines, "ok    step-")) == 2
+    assert "makes it again from the corpus; keep the rest" in " ".join(" ".join(lines).split())
+
+
+def test_a_batch_that_stopped_the_run_is_pointed_at(trained, capsys):
+    (trained / "diverged" / "step-000003").mkdir(parents=True)
+    _, lines = doctor(capsys, "--run", trained)
+    (line,) = [line for line in lines if "--replay" in line]
+    assert line.endswith("diverged/step-000003")
+
+
 def test_trained_weights_that_are_no_numbers_are_noticed(trained, capsys):
     from minitransformer.checkpoint import RunFolder
 

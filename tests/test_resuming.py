@@ -1,6 +1,7 @@
 """A run goes on only as the run that it is: same settings, same pairs, whole files."""
 
 import dataclasses
+import shutil
 import typing
 from pathlib import Path
 
@@ -102,9 +103,7 @@ def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
     trainer_for(tmp_path / "run").run()
     path = tmp_path / "run" / "config.yaml"
     path.write_text(path.read_text().replace("start_token: eos", "start_token: bos"))
-    expected = (
-        r"not what step-000012 was trained with \(model.start_token is 'bos', not 'eos'\); put"
-    )
+    expected = r"not what step-000012 was trained with \(model.start_token is 'bos', not 'eos'\)"
     with pytest.raises(CheckpointError, match=expected):
         Translator.load(tmp_path / "run")
     for start in ("eos", "bos"):
@@ -136,6 +135,24 @@ def test_a_damaged_tokenizer_is_not_made_from_another_corpus(tmp_path):
     with pytest.raises(CheckpointError, match=r"target\.tsv: No such file"):
         trainer_for(tmp_path / "run", "data.limit=20")
     assert not (tmp_path / "run/tokenizer/target.tsv").exists()
+
+
+@pytest.mark.parametrize("lost", ["checkpoints", "config.yaml", "metrics.jsonl", "tokenizer"])
+def test_a_run_that_has_lost_a_part_is_still_a_run_that_can_be_moved_aside(tmp_path, lost):
+    trainer_for(tmp_path / "run").run()
+    path = tmp_path / "run" / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    fresh = trainer_for(tmp_path / "run", fresh=True)
+    assert fresh.state.step == 0
+    assert (tmp_path / "run.old-1").is_dir()
+
+
+def test_a_run_without_a_whole_checkpoint_says_how_to_start_over(tmp_path):
+    trainer_for(tmp_path / "run").run()
+    for path in (tmp_path / "run/checkpoints").glob("step-*/model.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="; --fresh starts over and moves this aside"):
+        trainer_for(tmp_path / "run")
 
 
 def test_a_place_that_the_corpus_does_not_have_is_refused(tmp_path):

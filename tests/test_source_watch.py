@@ -45,8 +45,8 @@ def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_
     trainer.evaluate()
     (warning,) = listener.warnings
     assert warning.startswith(
-        "after step 100 translations no longer depend on the source: with another sentence's source, "
-        "the loss is no higher (it was "
+        "after step 100 translations no longer depend on the source: with another sentence's "
+        "source, the loss is no higher (it was "
     )
     trainer.evaluate()
     assert len(listener.warnings) == 1  # once in a sitting
