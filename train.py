@@ -92,4 +92,8 @@ def train(
 if __name__ == "__main__":
     # Of several processes on a machine, the first one speaks.
     is_quiet = os.environ.get("LOCAL_RANK", "0") != "0"
-    sys.exit(run_command(lambda: main(sys.argv[1:]), is_quiet=is_quiet))
+    code = run_command(lambda: main(sys.argv[1:]), is_quiet=is_quiet)
+    if is_quiet:  # torch's threads do not always end as quietly as they should
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -16,9 +16,6 @@ from tests.processes import ROOT, Finished, run
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-WORKED = "minitransformer.explain.worked"
-
-
 def blocks(language: str) -> list[str]:
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
     return [content for name, content in fenced if name == language]
@@ -78,10 +75,10 @@ def run_block(block: str, folder: Path) -> int:
         if "bentrevett" in command:  # needs a network
             continue
         words = shlex.split(command)
-        if words[:3] == ["python", "-m", WORKED]:
-            words[1:3] = [f"{WORKED.replace('.', '/')}/__main__.py"]
-        elif words[:2] == ["python", "-m"]:
-            words[1:3] = [f"{words[2].replace('.', '/')}.py"]
+        if words[:2] == ["python", "-m"]:
+            module = words[2].replace(".", "/")
+            is_package = (ROOT / module).is_dir()
+            words[1:3] = [f"{module}/__main__.py" if is_package else f"{module}.py"]
         if words[1].endswith(".py"):  # forked, to save loading torch
             result = run(*words[1:], folder=folder)
         else:
@@ -180,3 +177,14 @@ def test_every_file_is_in_the_tree_and_every_entry_exists():
     for path in tracked.stdout.splitlines():
         if not re.search(r"__init__\.py$|/corpora/|/sheets/", path):
             assert path in paths, f"{path} is missing from the README"
+
+
+def test_the_doctors_sample_is_real(tmp_path):
+    """The same lines; numbers may differ on another machine."""
+
+    def shape(text: str) -> list[str]:
+        return [re.sub(r"[\d.e-]+", "N", line) for line in text.strip().splitlines()]
+
+    sample = next(block for block in blocks("") if block.startswith("A fresh model"))
+    told = run("minitransformer/doctor/__main__.py", "--config", "tiny.yaml", folder=tmp_path)
+    assert shape(told.out)[-len(shape(sample)) :] == shape(sample)
