@@ -1,5 +1,6 @@
 """A short run, what must be the same at its end whatever happened, and many such runs."""
 
+import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
@@ -40,7 +41,11 @@ def run_in(folder: Path) -> Path:
 
 
 def sending(number: int) -> Callable[[Running], None]:
-    return lambda running: running.signal(number)
+    def deed(running: Running) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended a moment before
+            running.signal(number)
+
+    return deed
 
 
 def start(folder: Path, fault: Sabotage | None = None, *changes: str) -> Running:
