@@ -1,6 +1,5 @@
 """A short run, what must be the same at its end whatever happened, and many such runs."""
 
-import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
@@ -42,7 +41,7 @@ def run_in(folder: Path) -> Path:
 
 def sending(number: int) -> Callable[[Running], None]:
     def deed(running: Running) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it ended a moment before
+        with suppress(ProcessLookupError):  # it ended a moment before
             running.signal(number)
 
     return deed
