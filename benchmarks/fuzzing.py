@@ -107,7 +107,7 @@ def finding(case: Case, code: int | None, out: str, err: str) -> str:
         return f"ended by signal {-code}"
     if code not in case.codes:
         return f"exit code {code} instead of {' or '.join(map(str, case.codes))}: {err[-150:]}"
-    if code and "error: " not in err and not is_verdict(case, code):
+    if code and "error: " not in err and "\nFAIL " not in out and not is_verdict(case, code):
         return f"exit code {code} without a word of why: {err[-150:]}"
     if not code and "\nerror: " in f"\n{err}":
         return f"exit code 0 with an error: {err[-150:]}"
