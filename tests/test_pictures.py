@@ -408,3 +408,16 @@ def test_a_sentence_that_no_font_has_is_numbered_alike_everywhere(only_shipped_f
     assert names.count("[2] U+65E5 U+672C") == 2
     punctuated = sentence_picture("你好!", "a", [encoder, masked_view(["<EOS>"], ["a"]), view])
     assert "[1] U+4F60 U+597D U+0021" in [text.text for text in texts(punctuated)]
+
+
+@pytest.mark.parametrize("text", ["school", "আমি স্কুলে যাই", "👩‍👩‍👧👩‍👩‍👧 iii WWW", "x" * 200])
+@pytest.mark.parametrize("room", [0, 1, 9, 20, 33, 60, 100])
+def test_a_text_is_cut_after_as_many_letters_as_fit(text, room):
+    letters = regex.findall(r"\X", text)
+    fitting = [
+        "".join(letters[:count]) + "…"
+        for count in range(len(letters))
+        if fonts.width("".join(letters[:count]) + "…", 11) <= room
+    ]
+    expected = text if fonts.width(text, 11) <= room else [*["…"], *fitting][-1]
+    assert fonts.cut(text, 11, room) == expected

@@ -18,15 +18,19 @@ def test_a_second_training_is_refused_and_told_by_whom(tmp_path):
     first = Running(*COMMAND, folder=tmp_path)
     first.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     os.kill(first.process.pid, signal.SIGSTOP)  # so that it is there for as long as it takes
-    (tmp_path / "second").mkdir()
-    for extra in ((), ("--fresh",)):
-        second = run(*COMMAND, "--run", tmp_path / "runs/tiny", *extra, folder=tmp_path / "second")
-        assert (second.code, second.out) == (1, "")
-        assert second.err == (
-            f"error: {tmp_path}/runs/tiny is being trained by process {first.process.pid}; wait "
-            "for it, stop it, or choose another folder with --run\n"
-        )
-    os.kill(first.process.pid, signal.SIGCONT)
+    try:
+        (tmp_path / "second").mkdir()
+        for extra in ((), ("--fresh",)):
+            second = run(
+                *COMMAND, "--run", tmp_path / "runs/tiny", *extra, folder=tmp_path / "second"
+            )
+            assert (second.code, second.out) == (1, "")
+            assert second.err == (
+                f"error: {tmp_path}/runs/tiny is being trained by process {first.process.pid}; "
+                "wait for it, stop it, or choose another folder with --run\n"
+            )
+    finally:
+        os.kill(first.process.pid, signal.SIGCONT)
     assert first.finish().code == 0
     assert not (tmp_path / "runs/tiny" / LOCK).exists()
     assert not (tmp_path / "runs/tiny.old-1").exists()

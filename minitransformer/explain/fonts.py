@@ -1,6 +1,7 @@
 """A font for every script: those that ship, then those of the system, each looked for once."""
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from pathlib import Path
@@ -135,9 +136,13 @@ def cut(text: str, size: float, room: float) -> str:
     if width(text, size) <= room:
         return text
     letters = regex.findall(r"\X", text)
-    while letters and width("".join(letters) + "…", size) > room:
-        letters.pop()
-    return "".join(letters) + "…"
+
+    def is_too_long(count: int) -> bool:
+        return width("".join(letters[:count]) + "…", size) > room
+
+    # By halves: a text without end would be measured letter by letter for minutes.
+    count = bisect_left(range(len(letters)), True, key=is_too_long)
+    return "".join(letters[: max(0, count - 1)]) + "…"
 
 
 def outline(text: str, size: float) -> Outline:
