@@ -410,7 +410,7 @@ def test_a_sentence_that_no_font_has_is_numbered_alike_everywhere(only_shipped_f
     assert "[1] U+4F60 U+597D U+0021" in [text.text for text in texts(punctuated)]
 
 
-@pytest.mark.parametrize("text", ["school", "আমি স্কুলে যাই", "👩‍👩‍👧👩‍👩‍👧 iii WWW", "x" * 200])
+@pytest.mark.parametrize("text", ["school", "আমি স্কুলে যাই", "e\u0301e\u0301 iii WWW", "x" * 200])
 @pytest.mark.parametrize("room", [0, 1, 9, 20, 33, 60, 100])
 def test_a_text_is_cut_after_as_many_letters_as_fit(text, room):
     letters = regex.findall(r"\X", text)
