@@ -61,7 +61,7 @@ def run_as_main(case: Case, folder: Path) -> None:
             runpy.run_module(case.command, run_name="__main__")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
+    except BaseException:  # whatever comes out of a command is what is looked for
         import traceback
 
         traceback.print_exc()
