@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitransformer.data.tokens import EOS_ID
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.search import Choice, Search, evaluating, greedy, most_probable
 
 
@@ -49,7 +49,7 @@ class Beam:
 
 
 def beam_search(
-    model: Transformer,
+    model: EncoderDecoder,
     source: Int[Tensor, "batch source"],
     *,
     start_id: int,
@@ -74,7 +74,7 @@ def beam_search(
 
 
 def produced_ids(
-    model: Transformer,
+    model: EncoderDecoder,
     source: Int[Tensor, "batch source"],
     start_id: int,
     limits: list[int],
@@ -92,7 +92,7 @@ def produced_ids(
 
 
 def beam_loop(
-    model: Transformer, source: Tensor, start_id: int, limits: list[int], width: int
+    model: EncoderDecoder, source: Tensor, start_id: int, limits: list[int], width: int
 ) -> list[Beam]:
     memory = model.encode(source)
     cache = model.new_cache(memory)

@@ -6,9 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from minitransformer.contradictions import contradictions
 from minitransformer.errors import ConfigError, UsageError
 from minitransformer.schema import Mistake, build_section, describe
-from minitransformer.settings import Config, contradictions
+from minitransformer.settings import Config
 from minitransformer.strict_yaml import LARGEST_DOCUMENT, read_yaml, write_yaml
 
 CONFIGS = Path(__file__).parent.parent / "configs"

@@ -14,7 +14,7 @@ from minitransformer.data.tokens import EOS_ID, Encoded
 from minitransformer.device import choose_device
 from minitransformer.errors import UsageError
 from minitransformer.kept_steps import planned
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.saved_step import refuse_other_settings
 from minitransformer.search import GREEDY, Choice, greedy
 from minitransformer.settings import Config
@@ -42,7 +42,7 @@ class Translation:
 class Translator:
     """Translates text with a trained run."""
 
-    def __init__(self, model: Transformer, tokenizer: PairTokenizer, config: Config) -> None:
+    def __init__(self, model: EncoderDecoder, tokenizer: PairTokenizer, config: Config) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.max_length = config.model.max_length

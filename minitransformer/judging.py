@@ -21,8 +21,8 @@ from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import EOS, EOS_ID, PAD_ID, UNK_ID
 from minitransformer.data.words import normalize
 from minitransformer.metrics import Score, Sum, summed_loss
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.head_loss import rows_at_a_time
-from minitransformer.model.transformer import Transformer
 from minitransformer.search import GREEDY, Search, evaluating
 from minitransformer.settings import Config
 
@@ -82,7 +82,7 @@ def batches_by_length(encoded: Sequence[EncodedPair], size: int) -> list[list[in
 
 
 def judge(
-    model: Transformer,
+    model: EncoderDecoder,
     encoded: Sequence[EncodedPair],
     batches: list[list[int]],
     start_id: int,
@@ -116,7 +116,7 @@ def judge(
     return judged
 
 
-def teacher_forced(model: Transformer, batch: Batch) -> tuple[float, Int[Tensor, " labels"]]:
+def teacher_forced(model: EncoderDecoder, batch: Batch) -> tuple[float, Int[Tensor, " labels"]]:
     """The summed loss and the predicted ids of all labels, when every earlier token is given."""
     is_label = batch.target_output != PAD_ID  # [B, T]
     labels = batch.target_output[is_label]  # [N]
@@ -132,7 +132,7 @@ def teacher_forced(model: Transformer, batch: Batch) -> tuple[float, Int[Tensor,
 
 
 def evaluate(
-    model: Transformer,
+    model: EncoderDecoder,
     pairs: list[Pair],
     encoded: Sequence[EncodedPair],
     tokenizer: PairTokenizer,

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 
 WIDTH_IN_FULL = 8  # the widest beam that still searches whole batches
 
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 @contextlib.contextmanager
-def evaluating(model: Transformer) -> Iterator[None]:
+def evaluating(model: EncoderDecoder) -> Iterator[None]:
     """No dropout for a while; afterwards the model's mode is what it was."""
     if not model.training:  # to tell all modules so again takes as long as to produce a token
         yield
@@ -57,7 +57,7 @@ def evaluating(model: Transformer) -> Iterator[None]:
 
 
 def greedy(
-    model: Transformer,
+    model: EncoderDecoder,
     source: Int[Tensor, "batch source"],
     *,
     start_id: int,
@@ -75,7 +75,7 @@ def greedy(
 
 
 def greedy_loop(
-    model: Transformer,
+    model: EncoderDecoder,
     source: Tensor,
     start_id: int,
     limits: list[int],

@@ -1,4 +1,4 @@
-"""Every setting of a run with its default, and which of them contradict each other."""
+"""Every setting of a run with its default."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -64,6 +64,7 @@ class TokenizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
+    kind: Literal["transformer", "recurrent"] = "transformer"
     d_model: Width = 64
     num_heads: Width = 1
     num_encoder_layers: Depth = 1
@@ -84,6 +85,9 @@ class ModelConfig:
     embedding_std: NotNegative = 0.3
     start_token: Literal["eos", "bos"] = "eos"
     source_end: bool = False
+    cell: Literal["gru", "lstm"] = "gru"
+    bidirectional: bool = False
+    attention: Literal["none", "dot", "multiplicative"] = "dot"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,107 +146,3 @@ class Config:
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     logging: LoggingConfig = LoggingConfig()
-
-
-def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
-    """The settings that can contradict each other: their keys, whether they do, and the words."""
-    data, model, training = config.data, config.model, config.training
-    places = {"source": data.source, "valid": data.valid, "test": data.test}
-    d_head, probes = model.d_model // model.num_heads, config.logging.probes
-    return [
-        (
-            ["data.source", "data"],
-            not data.source,
-            "data.source: name a shipped corpus, a file, or two aligned files as [a.en, a.es]",
-        ),
-        *(
-            (
-                [f"data.{name}"],
-                isinstance(place, tuple) and len(place) != 2,
-                f"data.{name}: aligned files are two, such as [a.en, a.es]; got {len(place)}",
-            )
-            for name, place in places.items()
-        ),
-        (
-            ["data.columns"],
-            len(set(data.columns)) != 2
-            or len(data.columns) != 2
-            or len({type(column) for column in data.columns}) != 1,
-            "data.columns: give two names, such as [en, es], or two numbers, such as [1, 2]",
-        ),
-        (
-            ["data.columns"],
-            any(isinstance(column, int) and column < 1 for column in data.columns),
-            "data.columns: columns are counted from 1",
-        ),
-        *(
-            (
-                [f"data.split_{name}", f"data.{name}"],
-                bool(place) and count > 0,
-                f"data.split_{name}: data.{name} already names those pairs; set one of the two",
-            )
-            for name, place, count in (
-                ("valid", data.valid, data.split_valid),
-                ("test", data.test, data.split_test),
-            )
-        ),
-        (
-            ["tokenizer.max_size", "tokenizer.kind"],
-            config.tokenizer.kind == "bpe" and not 1 <= config.tokenizer.max_size <= 10**6,
-            "tokenizer.max_size: kind bpe needs a size from 1 to 1,000,000, such as 8000; "
-            f"got {config.tokenizer.max_size}",
-        ),
-        (
-            ["model.num_heads", "model.d_model"],
-            model.d_model % model.num_heads != 0,
-            f"model.d_model ({model.d_model}) must be divisible by "
-            f"model.num_heads ({model.num_heads})",
-        ),
-        (
-            ["model.d_model", "model.position"],
-            model.position == "sinusoidal" and model.d_model % 2 != 0,
-            f"model.d_model ({model.d_model}) must be even for model.position: sinusoidal",
-        ),
-        (
-            ["model.position", "model.d_model", "model.num_heads"],
-            model.position == "rotary" and d_head % 2 != 0,
-            f"model.d_model / model.num_heads ({d_head}) must be even for model.position: rotary",
-        ),
-        (
-            ["model.share_embeddings", "tokenizer.joint"],
-            model.share_embeddings == "all" and not config.tokenizer.joint,
-            "model.share_embeddings: all needs tokenizer.joint: true",
-        ),
-        (
-            ["training.warmup_steps", "training.schedule"],
-            training.schedule == "inverse_sqrt" and training.warmup_steps == 0,
-            "training.warmup_steps: schedule inverse_sqrt needs at least 1",
-        ),
-        (
-            ["training.warmup_steps", "training.steps"],
-            training.warmup_steps > training.steps,
-            f"training.warmup_steps ({training.warmup_steps}) must not exceed "
-            f"training.steps ({training.steps})",
-        ),
-        (
-            ["training.consistency", "model.dropout", "model.inner_dropout"],
-            training.consistency > 0 and not model.dropout and not model.inner_dropout,
-            "training.consistency compares two passes that dropout makes differ: set model.dropout",
-        ),
-        (
-            ["training.patience", "evaluation.best_metric"],
-            training.patience > 0 and config.evaluation.best_metric == "none",
-            "training.patience needs a metric to watch: name one as evaluation.best_metric",
-        ),
-        (
-            ["evaluation.average", "training.keep_checkpoints"],
-            config.evaluation.average > training.keep_checkpoints,
-            f"training.keep_checkpoints ({training.keep_checkpoints}) must be at least "
-            f"evaluation.average ({config.evaluation.average})",
-        ),
-        (
-            ["logging.probes"],
-            isinstance(probes, tuple) and not all(probe.strip() for probe in probes),
-            "logging.probes: a sentence of it is blank",
-        ),
-    ]

@@ -6,14 +6,14 @@ from torch import Tensor
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError
-from minitransformer.model.parameter_count import parameter_count
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.building import new_model, parameter_count
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.settings import Config
 
 
-def build_model(config: Config, tokenizer: PairTokenizer) -> Transformer:
+def build_model(config: Config, tokenizer: PairTokenizer) -> EncoderDecoder:
     """A freshly initialised model that fits a tokenizer."""
-    return Transformer.from_config(
+    return new_model(
         config.model,
         source_vocab_size=len(tokenizer.source),
         target_vocab_size=len(tokenizer.target),
@@ -38,7 +38,7 @@ def mean_tensors(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def trained_model(
     config: Config, tokenizer: PairTokenizer, saved: dict[str, dict[str, Tensor]]
-) -> Transformer:
+) -> EncoderDecoder:
     """A model with the mean of the weights that were saved in some places."""
     for where, tensors in saved.items():
         # Before it is built: a config that asks for more than was saved would only cost memory.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.parameter_count import parameter_count
+from minitransformer.model.building import parameter_count
 from minitransformer.model.trace import record
 from minitransformer.model.transformer import Transformer
 from minitransformer.settings import ModelConfig

@@ -1,9 +1,10 @@
-"""Small models of every shape, over which the facts of the Transformer are stated."""
+"""Small models of every shape, over which the facts that hold for any model are stated."""
 
 import torch
 
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.building import new_model
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.settings import ModelConfig
 
 SOURCE_VOCAB, TARGET_VOCAB = 13, 11
@@ -13,7 +14,7 @@ MODERN = {
     "norm": "pre", "attention_output": True, "bias": True,
 }  # fmt: skip
 
-VARIANTS = {
+TRANSFORMERS = {
     "seed": ModelConfig(d_model=8, embedding_std=1.0),
     "seed-unscaled": ModelConfig(d_model=8, embedding_std=1.0, scale_scores=False),
     "pre-norm": ModelConfig(**MODERN),
@@ -27,12 +28,40 @@ VARIANTS = {
     ),
 }
 
+LAYERED = {
+    "kind": "recurrent", "d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2,
+    "position": "none", "bias": True, "embedding_std": 1.0,
+}  # fmt: skip
 
-def build(config: ModelConfig, seed: int = 0) -> Transformer:
+RECURRENTS = {
+    "gru": ModelConfig(kind="recurrent", d_model=8, position="none", embedding_std=1.0),
+    "gru-unscaled": ModelConfig(
+        kind="recurrent", d_model=8, position="none", embedding_std=1.0, scale_scores=False
+    ),
+    "gru-none": ModelConfig(**LAYERED | {"attention": "none", "dropout": 0.3}),
+    "gru-both-ways": ModelConfig(
+        **LAYERED | {"bidirectional": True, "attention": "multiplicative", "position": "learned"}
+    ),
+    "lstm": ModelConfig(**LAYERED | {"cell": "lstm", "attention": "multiplicative"}),
+    "lstm-both-ways": ModelConfig(
+        **LAYERED | {
+            "cell": "lstm", "bidirectional": True, "attention_output": True, "dropout": 0.3,
+            "inner_dropout": 0.2, "share_embeddings": "all", "scale_embeddings": True,
+        }
+    ),
+    "lstm-none": ModelConfig(
+        **LAYERED | {"cell": "lstm", "bidirectional": True, "attention": "none"}
+    ),
+}  # fmt: skip
+
+VARIANTS = TRANSFORMERS | RECURRENTS
+
+
+def build(config: ModelConfig, seed: int = 0) -> EncoderDecoder:
     """A model in eval mode whose outputs are far from uniform."""
     torch.manual_seed(seed)
     source_vocab = TARGET_VOCAB if config.share_embeddings == "all" else SOURCE_VOCAB
-    model = Transformer.from_config(
+    model = new_model(
         config, source_vocab_size=source_vocab, target_vocab_size=TARGET_VOCAB, pad_id=PAD_ID
     )
     with torch.no_grad():

@@ -14,7 +14,7 @@ from minitransformer.doctor.model_checks import (
 )
 from minitransformer.doctor.patient import Patient, few_pairs, padded_batch, with_more_digits
 from minitransformer.errors import ModelError
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.settings import Config
 from minitransformer.training.trainer import Trainer
 
@@ -33,7 +33,7 @@ SUMMED_OTHERWISE = (no_neighbours, cached_as_uncached)  # the same numbers, in a
 
 
 def new_patient(
-    model: Transformer, pairs: list[EncodedPair], tokenizer: PairTokenizer, config: Config
+    model: EncoderDecoder, pairs: list[EncodedPair], tokenizer: PairTokenizer, config: Config
 ) -> Patient:
     """A model with a batch of these pairs, where the model is."""
     batch = padded_batch(pairs, tokenizer.start_id, config.model.max_length)

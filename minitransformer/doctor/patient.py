@@ -13,7 +13,7 @@ from torch.nn import functional
 from minitransformer.data.batching import Batch, make_batch
 from minitransformer.data.encoding import EncodedPair, EncodedSplit
 from minitransformer.data.tokens import EOS_ID, PAD_ID, SPECIALS
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.settings import Config
 
 LOOKED_AT = 200  # of a corpus's pairs, from the first on
@@ -25,7 +25,7 @@ ROUNDING = 1e-5  # by which sums in another order may differ, as a share of the 
 class Patient(NamedTuple):
     """A model, and the sentences that it is examined with."""
 
-    model: Transformer
+    model: EncoderDecoder
     batch: Batch
     start_id: int
     config: Config
@@ -71,7 +71,7 @@ def padded_batch(pairs: list[EncodedPair], start_id: int, max_length: int) -> Ba
 
 
 @contextmanager
-def training(model: Transformer) -> Iterator[None]:
+def training(model: EncoderDecoder) -> Iterator[None]:
     """Dropout on for a while; afterwards the model's mode is what it was."""
     was_training = model.training
     model.train()

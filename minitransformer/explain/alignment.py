@@ -41,8 +41,8 @@ from minitransformer.explain.best_alignment import (
 )
 from minitransformer.explain.reasons import device_of
 from minitransformer.explain.word_view import means, pieces_of
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.trace import record
-from minitransformer.model.transformer import Transformer
 from minitransformer.search import evaluating
 from minitransformer.search_options import add_weights_options, check_weights_options
 from minitransformer.terminal import run_command, take_interrupts
@@ -111,7 +111,9 @@ def judged_heads(
 
 
 @torch.no_grad()
-def measure(model: Transformer, pairs: Sequence[AlignedPair], start_id: int) -> list[HeadAlignment]:
+def measure(
+    model: EncoderDecoder, pairs: Sequence[AlignedPair], start_id: int
+) -> list[HeadAlignment]:
     """Every head of every decoder layer, and the mean of each layer's, by labelling."""
     totals: dict[tuple[int, str], Tally] = {}
     by_length = sorted(pairs, key=lambda pair: len(pair.ids.source))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from minitransformer.errors import UsageError
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.layers import DecoderLayer, EncoderLayer, MultiHeadAttention
-from minitransformer.model.transformer import Transformer
 
 HEAD = re.compile(r"(encoder|decoder|cross)\.(\d{1,4})\.(\d{1,4})")
 
@@ -39,7 +39,7 @@ class Experiment:
 NOTHING = Experiment()
 
 
-def changed_model(model: Transformer, experiment: Experiment) -> Transformer:
+def changed_model(model: EncoderDecoder, experiment: Experiment) -> EncoderDecoder:
     """A copy of the model with parts switched off, or the model itself where none are."""
     if not experiment.heads_off and not experiment.positions_off:
         return model
@@ -54,7 +54,7 @@ def changed_model(model: Transformer, experiment: Experiment) -> Transformer:
 
 
 @torch.no_grad()
-def switch_off(model: Transformer, name: str) -> None:
+def switch_off(model: EncoderDecoder, name: str) -> None:
     """Let a head find nothing: its values are all zero."""
     attention, head = head_of(model, name)
     width = attention.value.out_features // attention.num_heads
@@ -63,7 +63,7 @@ def switch_off(model: Transformer, name: str) -> None:
         attention.value.bias[head * width : (head + 1) * width] = 0
 
 
-def head_of(model: Transformer, name: str) -> tuple[MultiHeadAttention, int]:
+def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention, int]:
     """The attention and the head that a name such as encoder.0.1 means; counted from 0."""
     layers = {"encoder": model.encoder.layers, "decoder": model.decoder.layers,
               "cross": model.decoder.layers}  # fmt: skip

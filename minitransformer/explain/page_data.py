@@ -21,8 +21,8 @@ from minitransformer.explain.stages import (
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.explain.walkthrough_files import MOST_PARAMETERS, stage_kind
 from minitransformer.line_translation import length_remarks
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.layers import FeedForward, MultiHeadAttention
-from minitransformer.model.transformer import Transformer
 from minitransformer.weights import model_tensors
 
 KEYS = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ff"}
@@ -71,7 +71,7 @@ def notes_of(walk: Walkthrough) -> list[str]:
     return length_remarks(given, given - taken, len(walk.steps), is_finished=walk.is_finished)
 
 
-def has_few_parameters(model: Transformer) -> bool:
+def has_few_parameters(model: EncoderDecoder) -> bool:
     """May a page hold the weights, too, so that projections can be taken apart?"""
     return sum(each.numel() for each in model_tensors(model).values()) <= MOST_PARAMETERS
 

@@ -9,14 +9,14 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.storage import replace_file, replace_folder
 
 FOLDER = "projector"
 MOST_POINTS = 10_000  # a browser turns no more of them smoothly
 
 
-def write_projector(run: Path, model: Transformer, tokenizer: PairTokenizer) -> None:
+def write_projector(run: Path, model: EncoderDecoder, tokenizer: PairTokenizer) -> None:
     """Write the vectors that tokens have on each side, in place of earlier ones."""
     source, target = model.encoder.embedding.weight, model.decoder.embedding.weight
     sides = {"source": (source, tokenizer.source), "target": (target, tokenizer.target)}

@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 
 
 @torch.no_grad()
 def log_probabilities(
-    model: Transformer, sources: list[list[int]], fed: list[int], produced: list[int]
+    model: EncoderDecoder, sources: list[list[int]], fed: list[int], produced: list[int]
 ) -> Float[Tensor, "sources target"]:
     """How probable each token of a translation is, for each of several sources."""
     device = device_of(model)
@@ -23,12 +23,12 @@ def log_probabilities(
     return chosen
 
 
-def device_of(model: Transformer) -> torch.device:
+def device_of(model: EncoderDecoder) -> torch.device:
     return next(model.parameters()).device
 
 
 def changes_without(
-    model: Transformer,
+    model: EncoderDecoder,
     source: list[int],
     fed: list[int],
     produced: list[int],

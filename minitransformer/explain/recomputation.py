@@ -21,9 +21,9 @@ from minitransformer.explain.stages import (
 )
 from minitransformer.model.attention import dot_scores, hide, merge_heads, split_heads
 from minitransformer.model.embedding import Embedding
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.layers import FeedForward, MultiHeadAttention
 from minitransformer.model.positional import rotate
-from minitransformer.model.transformer import Transformer
 
 Again = Iterator[tuple[str, Tensor, Tensor]]  # a name, what was recorded, what it comes to
 
@@ -31,7 +31,7 @@ Again = Iterator[tuple[str, Tensor, Tensor]]  # a name, what was recorded, what 
 class Recomputation:
     """Goes from stage to stage and carries what later ones are made of."""
 
-    def __init__(self, model: Transformer, source_ids: list[int]) -> None:
+    def __init__(self, model: EncoderDecoder, source_ids: list[int]) -> None:
         self.model = model
         self.source_mask = torch.tensor([id != PAD_ID for id in source_ids])
         self.stream = torch.empty(0)  # the line everything adds to: [T, D]

@@ -20,8 +20,8 @@ from minitransformer.explain.stages import (
     Stage,
     stages_of,
 )
+from minitransformer.model.encoder_decoder import EncoderDecoder, Memory
 from minitransformer.model.trace import record
-from minitransformer.model.transformer import Memory, Transformer
 from minitransformer.search import evaluating, most_probable
 
 
@@ -65,7 +65,7 @@ class DecodingStep:
 class Walkthrough:
     """A translation with every value of it; `check()` in checking.py recomputes them all."""
 
-    model: Transformer
+    model: EncoderDecoder
     tokenizer: PairTokenizer
     experiment: Experiment
     text: str
@@ -143,7 +143,7 @@ def forced_ids(tokenizer: PairTokenizer, experiment: Experiment) -> list[int]:
 
 def decode(
     translator: Translator,
-    model: Transformer,
+    model: EncoderDecoder,
     memory: Memory,
     source: Labels,
     forced: list[int],

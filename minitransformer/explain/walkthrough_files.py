@@ -47,7 +47,7 @@ from minitransformer.explain.narration import narrate, word_blocks
 from minitransformer.explain.stages import AttentionStage, Stage
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.explain.word_view import produced_words, words_of_walk
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.weights import model_tensors
 
 MOST_PARAMETERS = 100_000
@@ -90,7 +90,7 @@ def as_json(walks: list[Walkthrough]) -> dict[str, Any]:
     }
 
 
-def parameters_json(model: Transformer) -> dict[str, Any] | None:
+def parameters_json(model: EncoderDecoder) -> dict[str, Any] | None:
     parameters = model_tensors(model)
     if sum(each.numel() for each in parameters.values()) > MOST_PARAMETERS:
         return None

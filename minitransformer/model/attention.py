@@ -92,11 +92,12 @@ def attend(
     value: Float[Tensor, "*heads key d_value"],
     mask: Bool[Tensor, "*mask_heads query_or_1 key"] | None = None,
     *,
+    weight: Float[Tensor, "d_query d_key"] | None = None,
     scale_scores: bool = True,
     dropout: float = 0.0,
 ) -> Attended:
-    """softmax(Q Kᵀ / √d_head) V, with every stage kept; `weights` are those before dropout."""
-    scores = dot_scores(query, key)
+    """softmax(Q Kᵀ / √d_head) V, or of Q W Kᵀ, with every stage kept; `weights` before dropout."""
+    scores = dot_scores(query, key) if weight is None else multiplicative_scores(query, weight, key)
     scaled = scores / query.shape[-1] ** 0.5 if scale_scores else scores
     allowed = scaled if mask is None else hide(scaled, mask)
     weights = softmax(allowed)

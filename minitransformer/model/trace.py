@@ -29,6 +29,11 @@ class Recording:
 current_recording: ContextVar[Recording | None] = ContextVar("current_recording", default=None)
 
 
+def is_recording() -> bool:
+    """Is anybody listening? For what is offered only after some work."""
+    return not torch.compiler.is_compiling() and current_recording.get() is not None
+
+
 def tap(module: nn.Module, **tensors: Tensor) -> None:
     """Offer a module's tensors to whoever records; does nothing when nobody does."""
     if torch.compiler.is_compiling():  # a ContextVar would break the compiled graph

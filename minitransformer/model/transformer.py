@@ -1,9 +1,7 @@
-"""The encoder-decoder: encode(source) -> Memory, decode(target, memory, cache) -> logits.
+"""The encoder-decoder Transformer, built of the blocks in layers.py.
 
 B batch, S source, T target, H heads, D d_model, V vocabulary.
 """
-
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +10,13 @@ from torch import Tensor, nn
 from minitransformer.model.attention import causal_mask, padding_mask
 from minitransformer.model.cache import KeyValueCache, KeyValues, LayerCache
 from minitransformer.model.embedding import Embedding
+from minitransformer.model.encoder_decoder import (
+    Cache,
+    EncoderDecoder,
+    Memory,
+    Side,
+    new_embedding,
+)
 from minitransformer.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -23,18 +28,7 @@ from minitransformer.model.trace import tap
 from minitransformer.settings import ModelConfig
 
 
-class Memory(NamedTuple):
-    """What the encoder hands to the decoder: its states, and which of them are real."""
-
-    states: Float[Tensor, "batch source d_model"]
-    mask: Bool[Tensor, "batch 1 1 source"]
-
-    def select(self, rows: Int[Tensor, " rows"]) -> "Memory":
-        """These rows, in this order."""
-        return Memory(self.states[rows], self.mask[rows])
-
-
-class Encoder(nn.Module):
+class Encoder(Side):
     """Source ids in, one state per source token out."""
 
     def __init__(self, embedding: Embedding, layers: list[EncoderLayer], norm: nn.Module) -> None:
@@ -57,7 +51,7 @@ class Encoder(nn.Module):
         return output
 
 
-class Decoder(nn.Module):
+class Decoder(Side):
     """Target ids in, one state per target token out; each sees only itself and what came before."""
 
     def __init__(self, embedding: Embedding, layers: list[DecoderLayer], norm: nn.Module) -> None:
@@ -83,17 +77,13 @@ class Decoder(nn.Module):
         return output
 
 
-class Transformer(nn.Module):
-    """The encoder-decoder Transformer; training, search and tracing all use its two methods."""
+class Transformer(EncoderDecoder):
+    """The encoder-decoder Transformer."""
 
     def __init__(
         self, *, encoder: Encoder, decoder: Decoder, head: nn.Linear, pad_id: int, rotary: bool
     ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.head = head
-        self.pad_id = pad_id
+        super().__init__(encoder=encoder, decoder=decoder, head=head, pad_id=pad_id)
         self.rotary = rotary
 
     @classmethod
@@ -101,17 +91,6 @@ class Transformer(nn.Module):
         cls, config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, pad_id: int
     ) -> "Transformer":
         """Build a freshly initialised model; nothing below this method sees the config."""
-
-        def new_embedding(vocab_size: int) -> Embedding:
-            return Embedding(
-                vocab_size=vocab_size,
-                d_model=config.d_model,
-                position=config.position,
-                max_length=config.max_length,
-                scale=config.d_model**0.5 if config.scale_embeddings else 1.0,
-                std=config.embedding_std,
-                dropout=config.dropout,
-            )
 
         def new_attention() -> MultiHeadAttention:
             return MultiHeadAttention(
@@ -162,44 +141,29 @@ class Transformer(nn.Module):
             for _ in range(config.num_decoder_layers)
         ]
         model = cls(
-            encoder=Encoder(new_embedding(source_vocab_size), encoder_layers, new_final_norm()),
-            decoder=Decoder(new_embedding(target_vocab_size), decoder_layers, new_final_norm()),
+            encoder=Encoder(
+                new_embedding(config, source_vocab_size), encoder_layers, new_final_norm()
+            ),
+            decoder=Decoder(
+                new_embedding(config, target_vocab_size), decoder_layers, new_final_norm()
+            ),
             head=nn.Linear(config.d_model, target_vocab_size, bias=config.head_bias),
             pad_id=pad_id,
             rotary=config.position == "rotary",
         )
-        if config.share_embeddings in ("target", "all"):
-            model.head.weight = model.decoder.embedding.weight
-        if config.share_embeddings == "all":
-            assert source_vocab_size == target_vocab_size
-            model.encoder.embedding.weight = model.decoder.embedding.weight
+        model.share_embeddings(config.share_embeddings)
         return model
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
-        """Read the source; every row must hold at least one token that is not padding."""
         mask = padding_mask(source, self.pad_id)
         positions = self.positions_for(source, 0)
         return Memory(self.encoder(source, mask, positions), mask)
 
-    def decode(
-        self,
-        target: Int[Tensor, "batch target"],
-        memory: Memory,
-        cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "batch target vocab"]:
-        """Logits for the token after each target token; with a cache, `target` continues it."""
-        logits: Tensor = self.head(self.decode_states(target, memory, cache))
-        tap(self, logits=logits)
-        return logits
-
     def decode_states(
-        self,
-        target: Int[Tensor, "batch target"],
-        memory: Memory,
-        cache: KeyValueCache | None = None,
+        self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
     ) -> Float[Tensor, "batch target d_model"]:
-        """What the head reads; training takes it from here, since all logits at once are large."""
         cache = self.new_cache(memory) if cache is None else cache
+        assert isinstance(cache, KeyValueCache)
         positions = self.positions_for(target, cache.length)
         cache.target_mask = torch.cat(
             (cache.target_mask, padding_mask(target, self.pad_id)), dim=-1
@@ -209,11 +173,6 @@ class Transformer(nn.Module):
             mask = mask & causal_mask(target.shape[1], cache.length, target.device)
         states: Tensor = self.decoder(target, mask, memory, positions, cache)
         return states
-
-    def forward(
-        self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"]
-    ) -> Float[Tensor, "batch target vocab"]:
-        return self.decode(target, self.encode(source))
 
     def new_cache(self, memory: Memory) -> KeyValueCache:
         """An empty cache for this memory, the source's keys and values projected once."""

@@ -9,8 +9,8 @@ from torch import nn
 from minitransformer.data.batching import Batch
 from minitransformer.data.tokens import EOS_ID, PAD_ID
 from minitransformer.metrics import Sum
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.head_loss import HeadLoss, head_loss
-from minitransformer.model.transformer import Transformer
 from minitransformer.seeding import mix
 from minitransformer.settings import TrainingConfig
 from minitransformer.training.distributed import Ranks
@@ -26,7 +26,7 @@ class Fit(NamedTuple):
 class Objective(nn.Module):
     """A model together with what it is to become better at."""
 
-    def __init__(self, model: Transformer, config: TrainingConfig) -> None:
+    def __init__(self, model: EncoderDecoder, config: TrainingConfig) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing = config.label_smoothing

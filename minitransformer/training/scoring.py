@@ -9,14 +9,14 @@ from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedSplit
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.judging import Evaluation, Judged, batches_by_length, judge, summarize
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.saved_step import State
 from minitransformer.settings import Config
 from minitransformer.training.distributed import Ranks
 
 
 def evaluate_splits(
-    model: Transformer,
+    model: EncoderDecoder,
     texts: dict[str, list[Pair]],
     encoded: dict[str, EncodedSplit],
     tokenizer: PairTokenizer,

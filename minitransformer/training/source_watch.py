@@ -9,7 +9,7 @@ import math
 from minitransformer.data.batching import make_batch
 from minitransformer.data.encoding import EncodedPair, EncodedSplit
 from minitransformer.judging import teacher_forced
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.saved_step import State
 
 PAIRS = 64
@@ -21,7 +21,9 @@ EARLIEST = 100  # steps; before, a run is still finding out
 class SourceWatch:
     """Warns, once in a sitting, when the source has no say in what comes out."""
 
-    def __init__(self, model: Transformer, splits: dict[str, EncodedSplit], start_id: int) -> None:
+    def __init__(
+        self, model: EncoderDecoder, splits: dict[str, EncodedSplit], start_id: int
+    ) -> None:
         self.model = model
         self.pairs = splits.get("valid", splits["train"])
         self.start_id = start_id
@@ -52,7 +54,7 @@ class SourceWatch:
         )
 
 
-def source_gain(model: Transformer, encoded: EncodedSplit, start_id: int) -> float | None:
+def source_gain(model: EncoderDecoder, encoded: EncodedSplit, start_id: int) -> float | None:
     """How much higher a token's loss is with another sentence's source; None: too few pairs."""
     by_source: dict[tuple[int, ...], EncodedPair] = {}
     for pair in encoded[:PAIRS]:
