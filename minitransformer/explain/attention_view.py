@@ -49,7 +49,9 @@ class AttentionView:
 
     @property
     def layer(self) -> int:
-        return int(self.name.split(".")[2])
+        """Counted from 0; a recurrent model has its one attention after all layers."""
+        numbers = [int(part) for part in self.name.split(".") if part.isdigit()]
+        return numbers[0] if numbers else 0
 
     @property
     def where(self) -> str:

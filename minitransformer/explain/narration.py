@@ -17,16 +17,32 @@ from minitransformer.explain.blocks import (
     with_total,
 )
 from minitransformer.explain.figures import shown
+from minitransformer.explain.reason_blocks import source_block
+from minitransformer.explain.recurrent_narration import (
+    comparison_sentence,
+    context_sentence,
+    joined_sentence,
+    narrowed_sentence,
+    read_by_head,
+    recurrence_sentence,
+    tell_joined,
+    tell_narrowed,
+    tell_recurrence,
+)
 from minitransformer.explain.stages import (
+    BY_QUERIES,
     AttentionStage,
     EmbeddingStage,
     FeedForwardStage,
+    GruStage,
+    JoinedStage,
+    LstmStage,
+    NarrowedStage,
     NormStage,
     ResidualStage,
     Stage,
 )
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
-from minitransformer.explain.word_view import produced_words, words_of_walk
 from minitransformer.model.attention import merge_heads
 
 
@@ -59,10 +75,18 @@ def sentence_of(step: int, stage: Stage) -> str:
             return f"Normalise the embedding of {listed(stage.tokens)}"
         case FeedForwardStage():
             return f"Feed {listed(stage.tokens)} through the feed-forward network"
+        case GruStage() | LstmStage():
+            return recurrence_sentence(stage)
+        case JoinedStage():
+            return joined_sentence(stage)
+        case NarrowedStage():
+            return narrowed_sentence(stage)
     raise ValueError(stage.path)
 
 
 def attention_sentence(stage: AttentionStage) -> str:
+    if stage.names != BY_QUERIES:
+        return comparison_sentence(stage)
     whose = {
         "self-attention": "the encoder",
         "masked self-attention": "the decoder",
@@ -96,6 +120,12 @@ def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
             rows += vectors("hidden", stage.hidden, stage.tokens, precision)
             rows += vectors("output", stage.output, stage.tokens, precision)
             yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
+        case GruStage() | LstmStage():
+            yield from tell_recurrence(step, stage, sentence_of(step, stage), precision)
+        case JoinedStage():
+            yield tell_joined(step, stage, sentence_of(step, stage), precision)
+        case NarrowedStage():
+            yield tell_narrowed(step, stage, sentence_of(step, stage), precision)
 
 
 def tell_embedding(step: int, stage: EmbeddingStage, precision: int) -> Iterator[Block]:
@@ -115,14 +145,18 @@ def tell_attention(step: int, stage: AttentionStage, precision: int) -> Iterator
     for head in range(num_heads):
         of = f" (head {head} of {num_heads})" if num_heads > 1 else ""
         path = f"{stage.path}.{head}" if num_heads > 1 else stage.path
-        rows = vectors("Q", stage.query[head], stage.queries, precision)
+        names = stage.names
+        rows = vectors(names.query, stage.query[head], stage.queries, precision)
         new = 0 if stage.look == "cross-attention" else -len(stage.queries)  # the rest were told
-        rows += vectors("K", stage.key[head][new:], stage.keys[new:], precision)
-        rows += vectors("V", stage.value[head][new:], stage.keys[new:], precision)
+        rows += vectors(names.key, stage.key[head][new:], stage.keys[new:], precision)
+        if names.key != names.value:
+            rows += vectors(names.value, stage.value[head][new:], stage.keys[new:], precision)
         yield Block(step, path, sentence_of(step, stage) + of, [Table(rows)])
         for place, word in enumerate(stage.queries):
             pairs = listed([f"{word} and {key}" for key in stage.keys])
             told = f"Calculate the attention between {pairs}{of}, and update the V embedding"
+            if names != BY_QUERIES:
+                told = context_sentence(stage, place)
             yield Block(step, path, told, [attention_table(stage, head, place, precision)])
     merged = merge_heads(stage.context[None])[0]
     if num_heads > 1 or not merged.equal(stage.output):
@@ -136,9 +170,10 @@ def attention_table(stage: AttentionStage, head: int, place: int, precision: int
     """Scores, weights and weighted values of one query, a line per key; the columns add up."""
     weights = stage.weights[head, place]  # [S]
     terms = weights[:, None] * stage.value[head]  # [S, K]
-    columns = {"score": stage.scores, f"/√{stage.query.shape[-1]}": stage.scaled}
+    names = stage.names
+    columns = {names.score: stage.scores, f"/√{stage.query.shape[-1]}": stage.scaled}
     if stage.scores.equal(stage.scaled):  # a model that does not scale
-        columns = {"score": stage.scores}
+        columns = {names.score: stage.scores}
     blank = [""] * len(columns)
     order = most_important(weights.tolist())
     rows = []
@@ -157,7 +192,7 @@ def attention_table(stage: AttentionStage, head: int, place: int, precision: int
     total = [1.0, *stage.context[head, place].tolist()]
     texts = [*blank, *(shown(number, precision) for number in total)]
     rows = with_total(rows, Row("=", texts, stage.queries[place]))
-    return Table(rows, [*columns, "weight", "weight·V"])
+    return Table(rows, [*columns, names.weight, f"{names.weight}·{names.value}"])
 
 
 def head_block(step: DecodingStep, precision: int) -> Block:
@@ -171,66 +206,10 @@ def head_block(step: DecodingStep, precision: int) -> Block:
     ]
     rest = len(step.head.probabilities) - len(names)
     rows.append(Row("", ["", shown(1 - sum(shares), digits)], f"{REST} {rest} more together"))
-    sentence = f"Feed the latest embedding of {step.fed} to a dense network to produce "
-    sentence += step.produced + (" (forced)" if step.is_forced else "")
+    sentence = head_sentence(step) + (" (forced)" if step.is_forced else "")
     return Block(step.number, "head", sentence, [Table(rows, ["logit", "probability"])])
 
 
-def source_block(walk: Walkthrough, step: DecodingStep, precision: int) -> Block:
-    """Where a token looked, and what it would have been worth without each word."""
-    weights = step.cross_attention.weights.mean(dim=0)[0].tolist()  # [S]
-    sentence = (
-        f"Why {step.produced}? Attention{of_heads(step)}, and the change of log-probability "
-        "without a word"
-    )
-    table = reasons_table(weights, step.why, walk.source, precision)
-    return Block(step.number, "why", sentence, [table])
-
-
-def word_blocks(walk: Walkthrough, precision: int, step: int | None = None) -> Iterator[Block]:
-    """The same for whole words, where the steps are those of pieces; or for that of one step."""
-    source = [word.text for word in words_of_walk(walk).source]
-    for word in produced_words(walk):
-        if step is not None and step not in word.steps:
-            continue
-        first, last = word.steps[0], word.steps[-1]
-        steps = f"step {first}" if first == last else f"steps {first} to {last}"
-        mean = "" if first == last else ", mean of these steps"
-        sentence = (
-            f"Why {word.text} ({steps}, probability {shown(word.probability, max(precision, 4))})? "
-            f"Attention{of_heads(walk.steps[0])}{mean}, and the change of log-probability "
-            "without a whole word"
-        )
-        table = reasons_table(word.attention, word.why, source, precision)
-        yield Block(last, "why", sentence, [table])
-
-
-def of_heads(step: DecodingStep) -> str:
-    num_heads = len(step.cross_attention.weights)
-    return "" if num_heads == 1 else f" (mean of {num_heads} heads, last layer)"
-
-
-def reasons_table(
-    weights: list[float], why: list[float | None], words: list[str], precision: int
-) -> Table:
-    """A line for each source word that matters, and one for all others together."""
-    changes = [0.0 if change is None else change for change in why]
-    importance = [w + abs(change) for w, change in zip(weights, changes, strict=True)]
-    order = most_important(importance)
-    left_out = [place for place in range(len(weights)) if place not in order]
-    rows = [
-        Row("", [shown(weights[place], precision), told_change(why[place], precision)],
-            words[place])
-        for place in order
-    ]  # fmt: skip
-    if left_out:
-        share = shown(sum(weights[place] for place in left_out), precision)
-        rows.append(Row("", [share, ""], f"{REST} {len(left_out)} more together"))
-    return Table(rows, ["attention", "without it"])
-
-
-def told_change(change: float | None, precision: int) -> str:
-    if change is None:
-        return "-"
-    text = shown(change, precision)
-    return text if text.startswith("-") else f"+{text}"
+def head_sentence(step: DecodingStep) -> str:
+    fed = f"{read_by_head(step.stages)} of {step.fed}"
+    return f"Feed {fed} to a dense network to produce {step.produced}"

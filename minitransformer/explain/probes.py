@@ -11,7 +11,8 @@ from minitransformer.data.words import normalize
 from minitransformer.decoding import Translator
 from minitransformer.explain.attention_view import AttentionView, pass_views
 from minitransformer.explain.reasons import device_of
-from minitransformer.explain.stages import Labels, stages_of
+from minitransformer.explain.stage_reading import stages_of
+from minitransformer.explain.stages import Labels
 from minitransformer.model.trace import record
 from minitransformer.search import evaluating, most_probable
 

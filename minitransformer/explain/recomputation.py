@@ -3,8 +3,6 @@
 T tokens of this call, S tokens that are looked at, H heads, D d_model, K d_head.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,18 +12,22 @@ from minitransformer.explain.stages import (
     AttentionStage,
     EmbeddingStage,
     FeedForwardStage,
+    GruStage,
     HeadStage,
+    JoinedStage,
+    LstmStage,
+    NarrowedStage,
     NormStage,
     ResidualStage,
     Stage,
 )
+from minitransformer.explain.state_recomputation import Again, StateRecomputation
 from minitransformer.model.attention import dot_scores, hide, merge_heads, split_heads
 from minitransformer.model.embedding import Embedding
 from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.layers import FeedForward, MultiHeadAttention
 from minitransformer.model.positional import rotate
-
-Again = Iterator[tuple[str, Tensor, Tensor]]  # a name, what was recorded, what it comes to
+from minitransformer.model.recurrent import SourceAttention
 
 
 class Recomputation:
@@ -39,6 +41,7 @@ class Recomputation:
         self.update = torch.empty(0)  # what the last block found: [T, D]
         self.memory = torch.empty(0)  # [S, D]
         self.earlier: dict[str, tuple[Tensor, Tensor]] = {}  # keys and values of earlier tokens
+        self.recurrent = StateRecomputation(model, self.source_mask)
 
     def stage(self, step: int, stage: Stage) -> Again:
         match stage:
@@ -50,6 +53,19 @@ class Recomputation:
                 yield from self.norm(stage)
             case AttentionStage():
                 yield from self.attention(step, stage)
+            case GruStage() | LstmStage():
+                yield from self.recurrent.stage(stage, self.block_input)
+                self.stream = stage.state
+                layer = self.model.get_submodule(stage.path.rpartition(".")[0])
+                if getattr(layer, "leftward", None) is None:  # which reads the same once more
+                    self.block_input = self.stream
+            case JoinedStage():
+                yield from self.joined(stage)
+            case NarrowedStage():
+                yield "joined", stage.joined, self.stream
+                matrix = self.model.get_submodule(stage.path)
+                yield "output", stage.output, torch.tanh(matrix(stage.joined))
+                self.stream = stage.output
             case FeedForwardStage():
                 yield from self.feed_forward(stage)
             case ResidualStage():
@@ -87,7 +103,29 @@ class Recomputation:
 
     def attention(self, step: int, stage: AttentionStage) -> Again:
         attention = self.model.get_submodule(stage.path)
-        assert isinstance(attention, MultiHeadAttention)
+        assert isinstance(attention, MultiHeadAttention | SourceAttention)
+        output = merge_heads(stage.context[None])[0]  # [T, D]
+        if isinstance(attention, MultiHeadAttention):
+            yield from self.projections(step, stage, attention)
+            output = output if attention.output is None else attention.output(output)
+        else:
+            turned = self.memory if attention.key is None else attention.key(self.memory)
+            yield "query", stage.query, self.stream[None]
+            yield "key", stage.key, turned[None]
+            yield "value", stage.value, self.memory[None]
+        sees_source = step == 0 or stage.look == "cross-attention"
+        mask = self.source_mask if sees_source else torch.ones(len(stage.keys), dtype=torch.bool)
+        yield "allowed", stage.allowed, mask.to(stage.allowed.device).expand(stage.allowed.shape)
+        yield "scores", stage.scores, dot_scores(stage.query, stage.key)
+        width = stage.query.shape[-1] if attention.scale_scores else 1
+        yield "scaled", stage.scaled, stage.scores / width**0.5
+        yield "weights", stage.weights, hide(stage.scaled, stage.allowed).softmax(-1)
+        yield "context", stage.context, stage.weights @ stage.value
+        yield "output", stage.output, output
+        self.update = stage.output
+
+    def projections(self, step: int, stage: AttentionStage, attention: MultiHeadAttention) -> Again:
+        """Queries, keys and values, those of earlier tokens from earlier steps."""
         is_cross = stage.look == "cross-attention"
 
         def heads(linear: nn.Module, states: Tensor) -> Tensor:
@@ -110,17 +148,14 @@ class Recomputation:
         yield "value", stage.value, value
         if not is_cross:
             self.earlier[stage.path] = stage.key, stage.value
-        is_encoder = step == 0 or is_cross
-        mask = self.source_mask if is_encoder else torch.ones(len(stage.keys), dtype=torch.bool)
-        yield "allowed", stage.allowed, mask.to(stage.allowed.device).expand(stage.allowed.shape)
-        yield "scores", stage.scores, dot_scores(stage.query, stage.key)
-        width = stage.query.shape[-1] if attention.scale_scores else 1
-        yield "scaled", stage.scaled, stage.scores / width**0.5
-        yield "weights", stage.weights, hide(stage.scaled, stage.allowed).softmax(-1)
-        yield "context", stage.context, stage.weights @ stage.value
-        merged = merge_heads(stage.context[None])[0]  # [T, D]
-        yield "output", stage.output, attention.output(merged) if attention.output else merged
-        self.update = stage.output
+
+    def joined(self, stage: JoinedStage) -> Again:
+        is_encoder = stage.path.startswith("encoder")
+        parts = self.recurrent.states if is_encoder else [self.update, self.stream]
+        yield "first", stage.first, parts[0]
+        yield "second", stage.second, parts[1]
+        yield "output", stage.output, torch.cat((stage.first, stage.second), dim=-1)
+        self.stream = self.block_input = stage.output
 
     def feed_forward(self, stage: FeedForwardStage) -> Again:
         block = self.model.get_submodule(stage.path)

@@ -1,16 +1,13 @@
-"""The stages of one pass through the model, each with the tensors that it really computed.
+"""The stages of one pass through a model, each with the tensors that it really computed.
 
 A leading batch dimension of 1 is left out.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
-
-from minitransformer.model.layers import Residual
-from minitransformer.model.transformer import Decoder, Encoder
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -35,11 +32,27 @@ class NormStage:
     after: Float[Tensor, "tokens d_model"]
 
 
+class AttentionNames(NamedTuple):
+    """What the sheets call the parts of an attention."""
+
+    query: str
+    key: str
+    value: str
+    score: str
+    weight: str
+
+
+BY_QUERIES = AttentionNames("Q", "K", "V", "score", "weight")
+BY_STATES = AttentionNames("s", "h", "h", "e", "α")  # of a recurrent model
+BY_TURNED_STATES = BY_STATES._replace(key="W h")  # where a matrix stands between: sᵀ W h
+
+
 @dataclass(frozen=True)
 class AttentionStage:
     """Queries look at keys and take their values, head by head."""
 
     path: str
+    names: AttentionNames
     look: str  # "self-attention", "masked self-attention" or "cross-attention"
     queries: list[str]
     keys: list[str]
@@ -78,6 +91,60 @@ class ResidualStage:
 
 
 @dataclass(frozen=True)
+class RecurrenceStage:
+    """A layer reads word by word; each changes the state that the words before it have left."""
+
+    path: str
+    tokens: list[str]
+    is_leftward: bool
+    is_read: Bool[Tensor, " tokens"]  # False for words that were taken out: the state stays
+    before: Float[Tensor, "tokens width"]  # the state that each word meets
+    candidate: Float[Tensor, "tokens width"]
+    state: Float[Tensor, "tokens width"]
+
+
+@dataclass(frozen=True)
+class GruStage(RecurrenceStage):
+    """(1 - update) ⊙ candidate + update ⊙ before; the candidate sees as much as reset lets it."""
+
+    reset: Float[Tensor, "tokens width"]
+    update: Float[Tensor, "tokens width"]
+
+
+@dataclass(frozen=True)
+class LstmStage(RecurrenceStage):
+    """The cell is forget ⊙ cell before + input ⊙ candidate; the state is output ⊙ tanh(cell)."""
+
+    input: Float[Tensor, "tokens width"]
+    forget: Float[Tensor, "tokens width"]
+    output: Float[Tensor, "tokens width"]
+    cell_before: Float[Tensor, "tokens width"]
+    cell: Float[Tensor, "tokens width"]
+
+
+@dataclass(frozen=True)
+class JoinedStage:
+    """Two vectors side by side: both directions of an encoder, or [context ; s]."""
+
+    path: str
+    tokens: list[str]
+    parts: tuple[str, str]
+    first: Float[Tensor, "tokens width"]
+    second: Float[Tensor, "tokens width"]
+    output: Float[Tensor, "tokens both"]
+
+
+@dataclass(frozen=True)
+class NarrowedStage:
+    """What was joined, as wide as a state again: tanh(W_O [context ; s])."""
+
+    path: str
+    tokens: list[str]
+    joined: Float[Tensor, "tokens both"]
+    output: Float[Tensor, "tokens d_model"]
+
+
+@dataclass(frozen=True)
 class HeadStage:
     """The dense head: a score for every word of the vocabulary, and the softmax of them."""
 
@@ -87,7 +154,18 @@ class HeadStage:
     probabilities: Float[Tensor, " vocab"]
 
 
-Stage = EmbeddingStage | NormStage | AttentionStage | FeedForwardStage | ResidualStage | HeadStage
+Stage = (
+    EmbeddingStage
+    | NormStage
+    | AttentionStage
+    | FeedForwardStage
+    | ResidualStage
+    | GruStage
+    | LstmStage
+    | JoinedStage
+    | NarrowedStage
+    | HeadStage
+)
 
 
 @dataclass(frozen=True)
@@ -99,98 +177,3 @@ class Labels:
     earlier: list[str]  # those that self-attention looks at
     source: list[str]
     source_mask: Bool[Tensor, "1 source"]  # False for words that were taken out
-
-
-def stages_of(
-    side: Encoder | Decoder, name: str, tensors: dict[str, Tensor], labels: Labels
-) -> Iterator[Stage]:
-    """The stages of an encoder or a decoder, in the order in which they were computed."""
-    yield EmbeddingStage(
-        path=f"{name}.embedding",
-        tokens=labels.tokens,
-        ids=labels.ids,
-        vectors=tensors[f"{name}.embedding.tokens"][0],
-        positions=tensors.get(f"{name}.embedding.positions"),
-        output=tensors[f"{name}.embedding.output"][0],
-    )
-    looks = {
-        "self_attention": (
-            "masked self-attention" if isinstance(side, Decoder) else "self-attention",
-            labels.earlier,
-            tensors[f"{name}.mask"][0, 0],
-        ),
-        "cross_attention": ("cross-attention", labels.source, labels.source_mask),
-    }
-    last = f"{name}.embedding.output"
-    for number, layer in enumerate(side.layers):
-        path = f"{name}.layers.{number}"
-        for block, (look, keys, allowed) in looks.items():
-            if hasattr(layer, block):
-                stage: AttentionStage | FeedForwardStage = attention_stage(
-                    f"{path}.{block}", look, tensors, labels.tokens, keys, allowed
-                )
-                yield from around(layer, path, block, stage, tensors, labels.tokens)
-                last = f"{path}.{block}_residual.output"
-        if layer.feed_forward is not None:
-            stage = FeedForwardStage(
-                path=f"{path}.feed_forward",
-                tokens=labels.tokens,
-                widened=tensors[f"{path}.feed_forward.widened"][0],
-                hidden=tensors[f"{path}.feed_forward.hidden"][0],
-                output=tensors[f"{path}.feed_forward.output"][0],
-            )
-            yield from around(layer, path, "feed_forward", stage, tensors, labels.tokens)
-            last = f"{path}.feed_forward_residual.output"
-    if not isinstance(side.norm, nn.Identity):
-        output = tensors[f"{name}.output"][0]
-        yield NormStage(f"{name}.norm", labels.tokens, tensors[last][0], output)
-
-
-def around(
-    layer: nn.Module,
-    path: str,
-    block: str,
-    stage: AttentionStage | FeedForwardStage,
-    tensors: dict[str, Tensor],
-    tokens: list[str],
-) -> Iterator[Stage]:
-    """A block with the norms and the sum that its residual puts around it."""
-    name = f"{path}.{block}_residual"
-    residual = layer.get_submodule(f"{block}_residual")
-    assert isinstance(residual, Residual)
-    states, total = tensors[f"{name}.states"][0], tensors[f"{name}.total"][0]
-    if residual.pre_norm is not None:
-        normed = tensors[f"{name}.normed"][0]
-        yield NormStage(f"{name}.pre_norm", tokens, states.clone(), normed)
-    yield stage
-    yield ResidualStage(
-        path=name,
-        block="feed-forward" if block == "feed_forward" else "attention",
-        tokens=tokens,
-        states=states,
-        update=tensors[f"{name}.update"][0],
-        total=total,
-    )
-    if residual.post_norm is not None:
-        output = tensors[f"{name}.output"][0]
-        yield NormStage(f"{name}.post_norm", tokens, total.clone(), output)
-
-
-def attention_stage(
-    path: str,
-    look: str,
-    tensors: dict[str, Tensor],
-    queries: list[str],
-    keys: list[str],
-    allowed: Tensor,
-) -> AttentionStage:
-    names = ("query", "key", "value", "scores", "scaled", "weights", "context", "output")
-    values = {name: tensors[f"{path}.{name}"][0] for name in names}
-    return AttentionStage(
-        path=path,
-        look=look,
-        queries=queries,
-        keys=keys,
-        allowed=allowed.expand(values["scores"].shape[1:]).clone(),
-        **values,
-    )

@@ -10,8 +10,9 @@ from minitransformer.data.tokens import UNK_ID
 from minitransformer.explain.attention_view import attention_views
 from minitransformer.explain.blocks import MOST_WORDS, REST, ROUNDING, Block, Row, Table
 from minitransformer.explain.figures import shown
-from minitransformer.explain.narration import head_block, narrate, source_block, word_blocks
+from minitransformer.explain.narration import head_block, narrate
 from minitransformer.explain.paragraphs import WIDTH, wrapped
+from minitransformer.explain.reason_blocks import source_block, word_blocks
 from minitransformer.explain.reasons import log_probabilities
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.explain.word_view import views_by_words

@@ -13,13 +13,8 @@ from minitransformer.decoding import Translator
 from minitransformer.errors import DataError
 from minitransformer.explain.experiments import NOTHING, Experiment, changed_model
 from minitransformer.explain.reasons import changes_without, device_of
-from minitransformer.explain.stages import (
-    AttentionStage,
-    HeadStage,
-    Labels,
-    Stage,
-    stages_of,
-)
+from minitransformer.explain.stage_reading import stages_of
+from minitransformer.explain.stages import AttentionStage, HeadStage, Labels, Stage
 from minitransformer.model.encoder_decoder import EncoderDecoder, Memory
 from minitransformer.model.trace import record
 from minitransformer.search import evaluating, most_probable
@@ -55,10 +50,10 @@ class DecodingStep:
         return float(self.head.probabilities[self.produced_id])
 
     @property
-    def cross_attention(self) -> AttentionStage:
-        """The last layer's look at the source."""
+    def cross_attention(self) -> AttentionStage | None:
+        """The last layer's look at the source, if the model has attention."""
         found = [each for each in self.stages if isinstance(each, AttentionStage)]
-        return found[-1]
+        return found[-1] if found else None
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,24 @@ The JSON is one object:
       stages     stages, the last of them the head
     words        of --words, else absent: {"source": words, "produced": one object per word},
                  these with text, fed (the word before), steps, probability, and per source word
-                 attention and why, as the pieces of both sides make them up
+                 attention (null in a model without) and why, as the pieces of both sides make
+                 them up
 A stage is an object with "kind" and "path" (the module's name in the model), and by kind, with T
 tokens, S tokens that are looked at, H heads, D d_model, K d_head, F d_ff, V vocabulary:
   embedding      tokens, ids, vectors [T, D], positions [T, D] or null, output [T, D]
   norm           tokens, before [T, D], after [T, D]
-  attention      look (self-attention, masked self-attention or cross-attention), queries and keys
-                 (words), query [H, T, K], key [H, S, K], value [H, S, K], scores, scaled [H, T, S],
+  attention      look (self-attention, masked self-attention or cross-attention), names (what the
+                 sheets call query, key, value, score and weight), queries and keys (words),
+                 query [H, T, K], key [H, S, K], value [H, S, K], scores, scaled [H, T, S],
                  allowed [T, S] (the mask), weights [H, T, S], context [H, T, K], output [T, D];
                  from step 2 on, key and value of a cross-attention are null: those of step 1
   feed_forward   tokens, widened [T, F], hidden [T, F], output [T, D]
   residual       block, tokens, states [T, D] + update [T, D] = total [T, D]
+  gru, lstm      a recurrent layer, W its width: tokens, is_leftward, is_read [T] (false: skipped),
+                 before [T, W], candidate [T, W], state [T, W]; of a GRU also reset and update, of
+                 an LSTM input, forget, output, cell_before and cell
+  joined         tokens, parts (names of the two), first [T, W], second [T, W], output [T, 2W]
+  narrowed       tokens, joined [T, 2D], output [T, D]: tanh(W_O joined)
   head           state [D], logits [V], probabilities [V]
 """
 
@@ -43,7 +50,8 @@ from typing import Any
 from torch import Tensor
 
 from minitransformer.explain.blocks import Block, Table
-from minitransformer.explain.narration import narrate, word_blocks
+from minitransformer.explain.narration import narrate
+from minitransformer.explain.reason_blocks import word_blocks
 from minitransformer.explain.stages import AttentionStage, Stage
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.explain.word_view import produced_words, words_of_walk
@@ -131,11 +139,13 @@ def stage_json(stage: Stage) -> dict[str, Any]:
         name: value.tolist() if isinstance(value, Tensor) else value
         for name, value in fields.items()
     }
+    if isinstance(stage, AttentionStage):
+        values["names"] = stage.names._asdict()
     return {"kind": stage_kind(stage), **values}
 
 
 def stage_kind(stage: Stage) -> str:
-    """embedding, norm, attention, feed_forward, residual or head."""
+    """embedding, norm, attention, feed_forward, residual, gru, lstm, joined, narrowed or head."""
     name = type(stage).__name__.removesuffix("Stage")
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 

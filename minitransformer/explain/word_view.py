@@ -99,15 +99,15 @@ class ProducedWord:
     fed: str  # the word before it
     steps: list[int]  # that produced its pieces
     probability: float  # of all its pieces, one after the other
-    attention: list[float]  # of the last layer, mean of its heads
+    attention: list[float] | None  # of the last layer, mean of its heads; None without attention
     why: list[float | None]  # the change of its log-probability without a source word
 
 
 def produced_words(walk: Walkthrough) -> list[ProducedWord]:
     """The words of a translation with their reasons: source words are taken out whole."""
     words, steps = words_of_walk(walk), walk.steps
-    view = [each for each in views_by_words(walk) if each.where == "cross"][-1]
-    attention = view.weights.mean(dim=0).tolist()  # [W, W]
+    views = [each for each in views_by_words(walk) if each.where == "cross"]
+    attention = views[-1].weights.mean(dim=0).tolist() if views else None  # [W, W]
     with evaluating(walk.model):
         by_piece = changes_without(
             walk.model,
@@ -119,10 +119,10 @@ def produced_words(walk: Walkthrough) -> list[ProducedWord]:
     return [
         ProducedWord(
             text=word.text,
-            fed=view.queries[number],
+            fed=word_at(word.places[0], words.fed),
             steps=[steps[place].number for place in word.places],
             probability=math.prod(steps[place].probability for place in word.places),
-            attention=attention[number],
+            attention=None if attention is None else attention[number],
             why=[
                 summed(changes)
                 for changes in zip(*(by_piece[n] for n in word.places), strict=True)

@@ -70,11 +70,13 @@ def lstm_step(
 class Recurrence(nn.Module):
     """One layer in one direction: each word changes the state that earlier ones have left."""
 
-    def __init__(self, *, cell: str, d_input: int, width: int, bias: bool, leftward: bool) -> None:
+    def __init__(
+        self, *, cell: str, d_input: int, width: int, bias: bool, is_leftward: bool
+    ) -> None:
         super().__init__()
         self.cell = cell
         self.width = width
-        self.leftward = leftward
+        self.is_leftward = is_leftward
         self.word = nn.Linear(d_input, GATES[cell] * width, bias=bias)
         self.state = nn.Linear(width, GATES[cell] * width, bias=bias)
 
@@ -92,7 +94,7 @@ class Recurrence(nn.Module):
         from_words = self.word(inputs).unbind(dim=1)  # T times [B, G·W], one product for all
         places = range(inputs.shape[1])
         states, steps = {}, {}
-        for place in reversed(places) if self.leftward else places:
+        for place in reversed(places) if self.is_leftward else places:
             before = state
             step, state = self.read(from_words[place], before)
             if is_read is not None:
@@ -132,11 +134,13 @@ class EncoderRecurrence(nn.Module):
         super().__init__()
         width = d_model // 2 if bidirectional else d_model
 
-        def new_recurrence(*, leftward: bool) -> Recurrence:
-            return Recurrence(cell=cell, d_input=d_model, width=width, bias=bias, leftward=leftward)
+        def new_recurrence(*, is_leftward: bool) -> Recurrence:
+            return Recurrence(
+                cell=cell, d_input=d_model, width=width, bias=bias, is_leftward=is_leftward
+            )
 
-        self.rightward = new_recurrence(leftward=False)
-        self.leftward = new_recurrence(leftward=True) if bidirectional else None
+        self.rightward = new_recurrence(is_leftward=False)
+        self.leftward = new_recurrence(is_leftward=True) if bidirectional else None
 
     def forward(
         self, inputs: Float[Tensor, "batch length d_model"], is_read: Bool[Tensor, "batch length"]

@@ -160,7 +160,7 @@ class Recurrent(EncoderDecoder):
                 d_input=config.d_model,
                 width=config.d_model,
                 bias=config.bias,
-                leftward=False,
+                is_leftward=False,
             )
             for _ in range(config.num_decoder_layers)
         ]
