@@ -33,6 +33,16 @@ SHAPES = {
     "bpe": (*MODERN, "model.position=none", "tokenizer.kind=bpe", "tokenizer.max_size=60",
             "tokenizer.joint=true", "model.share_embeddings=all"),
 }  # fmt: skip
+RECURRENT = ("model.kind=recurrent", "model.position=none")
+SHAPES |= {
+    "gru": (*RECURRENT, "model.scale_scores=false"),
+    "gru-both-ways": (*RECURRENT, "model.bidirectional=true", "model.attention=multiplicative",
+                      "model.num_encoder_layers=2", "model.num_decoder_layers=2"),
+    "lstm": (*RECURRENT, "model.cell=lstm", "model.attention_output=true", "model.bias=true",
+             "model.num_encoder_layers=2", "model.num_decoder_layers=2"),
+    "lstm-none": (*RECURRENT, "model.cell=lstm", "model.attention=none", "model.position=learned",
+                  "model.bidirectional=true"),
+}  # fmt: skip
 SENTENCE = "My brother has a red car"
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 long_for_every_shape = pytest.mark.parametrize(

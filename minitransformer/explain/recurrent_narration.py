@@ -95,11 +95,11 @@ def vector(name: str, values: Tensor, token: str, precision: int) -> Row:
 
 
 def tell_joined(step: int, stage: JoinedStage, sentence: str, precision: int) -> Block:
-    rows = []
+    rows, whole = [], "h" if stage.path.startswith("encoder") else "[context ; s]"
     for place, token in enumerate(stage.tokens):
         parts = dict(zip(stage.parts, (stage.first, stage.second), strict=True))
         rows += [vector(name, part[place], token, precision) for name, part in parts.items()]
-        rows.append(vector("[ ; ]", stage.output[place], token, precision))
+        rows.append(vector(whole, stage.output[place], token, precision))
     return Block(step, stage.path, sentence, [Table(rows)])
 
 

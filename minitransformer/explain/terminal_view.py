@@ -202,7 +202,6 @@ class View:
         words = max((len(row.word) for row in table.rows), default=0)
         room = max(WIDTH - 8 - names - min(words, 30), NARROW)
         columns = columns_that_fit(widths, room)
-        left_out = f"{REST} {count - columns} more" if columns < count else ""
         if table.headings:
             headings = zip(table.headings[:columns], widths, strict=False)
             cells = [text.rjust(width) for text, width in headings]
@@ -215,7 +214,8 @@ class View:
             if row.name == ROUNDING and not any(text.strip() not in ("", "0") for text in cells):
                 continue  # what is left open lies in what is cut
             numbers = "  ".join(cells)
-            rest = self.dim(f"  {left_out}") if left_out and len(row.numbers) > columns else ""
+            more = len(row.numbers) - columns
+            rest = self.dim(f"  {REST} {more} more") if more > 0 else ""
             yield f"    {row.name:{names}}  {numbers}{rest}  {printable(row.word)}".rstrip()
 
 
