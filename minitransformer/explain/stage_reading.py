@@ -163,7 +163,9 @@ def encoder_layer(
     yield left
     both = tensors[f"{path}.output"][0]
     parts = ("left to right", "right to left")
-    yield JoinedStage(f"{path}.joined", tokens, parts, right.state, left.state, both)
+    yield JoinedStage(
+        f"{path}.joined", tokens, parts, right.state.clone(), left.state.clone(), both
+    )
     return both
 
 
@@ -177,7 +179,9 @@ def recurrence_stage(
         for each in dataclasses.fields(stage)
         if f"{path}.{each.name}" in tensors
     }
-    return stage(path=path, tokens=tokens, is_leftward=layer.is_leftward, is_read=is_read, **values)
+    return stage(
+        path=path, tokens=tokens, is_leftward=layer.is_leftward, is_read=is_read.clone(), **values
+    )
 
 
 def joined_attention(
@@ -191,20 +195,22 @@ def joined_attention(
     names = ("query", "value", "scores", "scaled", "weights", "context")
     values = {name: tensors[f"{path}.{name}"][0] for name in names}
     context = values["context"][0]  # [T, D]; there is one head
-    turn = attention.key or nn.Identity()
+    states_read = values["value"]
     yield AttentionStage(
         path=path,
         names=BY_STATES if attention.key is None else BY_TURNED_STATES,
         look="cross-attention",
         queries=labels.tokens,
         keys=labels.source,
-        key=turn(values["value"]),
+        key=states_read.clone() if attention.key is None else attention.key(states_read),
         allowed=labels.source_mask.expand(values["scores"].shape[1:]).clone(),
         output=context.clone(),
         **values,
     )
     joined, output = tensors[f"{path}.joined"][0], tensors[f"{path}.output"][0]
     parts = ("context", "s")
-    yield JoinedStage(f"{path}.joined", labels.tokens, parts, context.clone(), states, joined)
+    yield JoinedStage(
+        f"{path}.joined", labels.tokens, parts, context.clone(), states.clone(), joined
+    )
     if attention.output is not None:
         yield NarrowedStage(f"{path}.output", labels.tokens, joined.clone(), output)

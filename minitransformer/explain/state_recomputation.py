@@ -13,6 +13,7 @@ from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.recurrence import Recurrence, State
 
 Again = Iterator[tuple[str, Tensor, Tensor]]  # a name, what was recorded, what it comes to
+Values = Iterator[tuple[str, Tensor]]
 
 
 class StateRecomputation:
@@ -28,52 +29,51 @@ class StateRecomputation:
         layer = self.model.get_submodule(stage.path)
         assert isinstance(layer, Recurrence)
         side, _, number, *_ = stage.path.split(".")
-        own = f"decoder.layers.{number}"
-        is_encoder = side == "encoder"
-        start = layer.start(inputs[:1]) if is_encoder else self.carried[own]  # each part [1, W]
+        own, is_encoder = f"decoder.layers.{number}", side == "encoder"
         known = self.source_mask if is_encoder else torch.ones(1, dtype=torch.bool)
         yield "is_read", stage.is_read, known.to(stage.is_read.device)
-        yield "before", stage.before, before(stage.state, start[0], stage.is_leftward)
-        from_word, from_state = layer.word(inputs), layer.state(stage.before)  # [T, G·W]
-        ends = 0 if stage.is_leftward else -1
-        if isinstance(stage, GruStage):
-            yield from gru(stage, from_word, from_state)
-            last: State = (stage.state[[ends]],)
-        else:
-            yield "cell_before", stage.cell_before, before(stage.cell, start[1], stage.is_leftward)
-            yield from lstm(stage, from_word + from_state)
-            last = stage.state[[ends]], stage.cell[[ends]]
-        if is_encoder and stage.is_leftward:  # after the way from left to right
+        state = layer.start(inputs[:1]) if is_encoder else self.carried[own]  # each part [1, W]
+        places = range(len(inputs))
+        for place in reversed(places) if stage.is_leftward else places:
+            word = tensors_of(stage, place)
+            from_word, from_state = layer.word(inputs[[place]]), layer.state(word["before"])
+            names = ("before",) if isinstance(stage, GruStage) else ("before", "cell_before")
+            for name, carried in zip(names, state, strict=True):
+                yield f"{name}[{place}]", word[name], carried
+            formulas = gru if isinstance(stage, GruStage) else lstm
+            for name, value in formulas(word, from_word, from_state):
+                yield f"{name}[{place}]", word[name], value
+            state = tuple(word[name] for name in ("state", "cell") if name in word)
+        if stage.is_leftward:  # after the way from left to right
             self.states.append(stage.state)
-            parts = zip(self.carried[own], last, strict=True)
-            self.carried[own] = tuple(torch.cat(both, dim=-1) for both in parts)
+            parts = zip(self.carried[own], state, strict=True)
+            state = tuple(torch.cat(both, dim=-1) for both in parts)
         else:
             self.states = [stage.state]
-            self.carried[own] = last
+        self.carried[own] = state
 
 
-def before(states: Tensor, start: Tensor, is_leftward: bool) -> Tensor:
-    """The state that each word meets: that after the word read last."""
-    return torch.cat((states[1:], start) if is_leftward else (start, states[:-1]))
+def tensors_of(stage: GruStage | LstmStage, place: int) -> dict[str, Tensor]:
+    """What a layer recorded of one word, each [1, W]."""
+    fields = vars(stage).items()
+    return {name: value[[place]] for name, value in fields if isinstance(value, Tensor)}
 
 
-def gru(stage: GruStage, from_word: Tensor, from_state: Tensor) -> Again:
-    word, state = from_word.chunk(3, dim=-1), from_state.chunk(3, dim=-1)
-    yield "reset", stage.reset, torch.sigmoid(word[0] + state[0])
-    yield "update", stage.update, torch.sigmoid(word[1] + state[1])
-    yield "candidate", stage.candidate, torch.tanh(word[2] + stage.reset * state[2])
-    new = (1 - stage.update) * stage.candidate + stage.update * stage.before
-    yield "state", stage.state, torch.where(stage.is_read[:, None], new, stage.before)
+def gru(word: dict[str, Tensor], from_word: Tensor, from_state: Tensor) -> Values:
+    own, state = from_word.chunk(3, dim=-1), from_state.chunk(3, dim=-1)
+    yield "reset", torch.sigmoid(own[0] + state[0])
+    yield "update", torch.sigmoid(own[1] + state[1])
+    yield "candidate", torch.tanh(own[2] + word["reset"] * state[2])
+    new = (1 - word["update"]) * word["candidate"] + word["update"] * word["before"]
+    yield "state", torch.where(word["is_read"], new, word["before"])
 
 
-def lstm(stage: LstmStage, sums: Tensor) -> Again:
-    enter, forget, candidate, output = sums.chunk(4, dim=-1)
-    yield "input", stage.input, torch.sigmoid(enter)
-    yield "forget", stage.forget, torch.sigmoid(forget)
-    yield "candidate", stage.candidate, torch.tanh(candidate)
-    yield "output", stage.output, torch.sigmoid(output)
-    cell = stage.forget * stage.cell_before + stage.input * stage.candidate
-    is_read = stage.is_read[:, None]
-    yield "cell", stage.cell, torch.where(is_read, cell, stage.cell_before)
-    state = stage.output * torch.tanh(cell)
-    yield "state", stage.state, torch.where(is_read, state, stage.before)
+def lstm(word: dict[str, Tensor], from_word: Tensor, from_state: Tensor) -> Values:
+    enter, forget, candidate, output = (from_word + from_state).chunk(4, dim=-1)
+    yield "input", torch.sigmoid(enter)
+    yield "forget", torch.sigmoid(forget)
+    yield "candidate", torch.tanh(candidate)
+    yield "output", torch.sigmoid(output)
+    cell = word["forget"] * word["cell_before"] + word["input"] * word["candidate"]
+    yield "cell", torch.where(word["is_read"], cell, word["cell_before"])
+    yield "state", torch.where(word["is_read"], word["output"] * torch.tanh(cell), word["before"])
