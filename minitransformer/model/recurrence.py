@@ -48,7 +48,9 @@ def gru_step(
     gates = torch.sigmoid(from_word[:, : 2 * width] + from_state[:, : 2 * width])
     reset, update = gates.chunk(2, dim=1)
     candidate = torch.tanh(from_word[:, 2 * width :] + reset * from_state[:, 2 * width :])
-    return GruStep(reset, update, candidate, torch.lerp(candidate, state, update))
+    # What is carried keeps all of its digits, also where products are computed in bf16.
+    new = torch.lerp(candidate.to(state.dtype), state, update.to(state.dtype))
+    return GruStep(reset, update, candidate, new)
 
 
 def lstm_step(
