@@ -12,7 +12,7 @@ from minitransformer.explain.palette import INKS, SCALE
 
 COLOURS = {"transformer": SCALE[3], "recurrent": SCALE[2], "no-attention": INKS["grey"]}
 STYLES = {"transformer": "o-", "recurrent": "s--", "no-attention": "^:"}  # to print without them
-WIDTHS = {"transformer": 3.0, "recurrent": 2.2, "no-attention": 1.4}  # to see one on another
+WIDTHS = {"transformer": 2.8, "recurrent": 2.2, "no-attention": 1.7}  # to see one on another
 LABEL_GAP = 0.16  # between the middles of two labels, as a share of the height
 
 
