@@ -43,14 +43,19 @@ def train_and_measure(task: str, position: str, folder: Path, settings: list[str
     seconds = re.search(r'"seconds": ([\d.]+)', rows[-1])
     assert test
     assert seconds
-    translator = Translator.load(run)
+    by_length = exact_by_length(Translator.load(run), task)
+    return Result(task, position, float(test[1]), float(seconds[1]) / 60, by_length)
+
+
+def exact_by_length(translator: Translator, task: str) -> dict[int, float]:
+    """The share of new sequences that come out exactly, up to half as long again as trained on."""
     by_length = {}
     for length in range(1, TASKS[task].longest * 3 // 2 + 1):
         pairs = pairs_of_length(task, length, PAIRS, seed=length)
         translations = translator.translate([source for source, _ in pairs])
         right = [each.text == pair[1] for each, pair in zip(translations, pairs, strict=True)]
         by_length[length] = sum(right) / len(right)
-    return Result(task, position, float(test[1]), float(seconds[1]) / 60, by_length)
+    return by_length
 
 
 def command(*arguments: object) -> str:

@@ -59,12 +59,13 @@ def is_finished(run: RunFolder, config: Config) -> bool:
     return run.pointed("last") == config.training.steps
 
 
-def train_ours(path: Path, config: Config, options: argparse.Namespace, sets: list[str]) -> None:
+def train_ours(path: Path, config: Config, source: Path, sets: list[str]) -> None:
+    """Train the run of a config file with these settings to its last step."""
     if is_finished(RunFolder(path), config):
         return
     finished = subprocess.run(
         [
-            sys.executable, ROOT / "train.py", "--config", find_config(options.config),
+            sys.executable, ROOT / "train.py", "--config", source,
             "--run", path, "--device", "cpu",
             *(argument for change in sets for argument in ("--set", change)),
         ],
@@ -99,7 +100,7 @@ def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
     baseline.refuse_what_torch_has_not(config)
     test = test_set(prepare(config).corpus.splits, options.references)
     path = options.runs / f"ours-seed-{seed}"
-    train_ours(path, config, options, sets)
+    train_ours(path, config, find_config(options.config), sets)
 
     translator = Translator.load(path, checkpoint="last")  # as torch's
     prepared = prepare(config, translator.tokenizer)

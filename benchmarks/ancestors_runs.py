@@ -1,0 +1,132 @@
+"""The contestants of benchmarks/ancestors.py: how each is trained, and how it is tested then."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.measuring import interleaved
+from minitransformer.config import changed_keys, find_config, load_config
+from minitransformer.data.preparation import prepare
+from minitransformer.decoding import Translator
+from minitransformer.errors import DataError, UsageError
+from minitransformer.judging import Evaluation, evaluate
+from minitransformer.settings import Config, ModelConfig
+from minitransformer.terminal import say
+
+NAMES = ("transformer", "recurrent", "no-attention")
+LEAST_SENTENCES = 500  # in a round; of fewer, its time is chance
+ROUNDS = 5
+REVERSE = ("training.learning_rate=0.003",)  # serves all three
+# Nearly as many parameters as the Transformer of reverse.yaml has.
+RECURRENT_REVERSE = (
+    "model.kind=recurrent", "model.d_model=128", "model.num_heads=1", "model.d_ff=0",
+    "model.num_encoder_layers=1", "model.num_decoder_layers=1", "model.norm=none",
+    "model.position=none", "model.scale_scores=false", "model.bidirectional=true",
+)  # fmt: skip
+# What a model's batches depend on, although it is the model's.
+OF_BATCHES = {"model.max_length", "model.start_token", "model.source_end"}
+
+
+class Contestant(NamedTuple):
+    """A model, and how train.py is asked for it."""
+
+    name: str
+    run: Path
+    source: Path
+    sets: list[str]
+    config: Config
+
+
+class Tested(NamedTuple):
+    """A trained contestant on the sentences that it was not trained with."""
+
+    contestant: Contestant
+    translator: Translator
+    split: str
+    found: Evaluation
+
+
+def contestants(
+    pair: Sequence[str], sets: list[str], of_recurrent: Sequence[str], runs: Path
+) -> list[Contestant]:
+    """All three of a corpus; refuses a comparison of unequals."""
+    transformers, recurrents = map(find_config, pair)
+    begin = runs / transformers.stem
+    first = contestant("transformer", begin, transformers, sets)
+    second = contestant("recurrent", begin, recurrents, [*sets, *of_recurrent])
+    refuse_unequals(first, second)
+    third = [*sets, *of_recurrent, "model.attention=none"]
+    return [first, second, contestant("no-attention", begin, recurrents, third)]
+
+
+def contestant(name: str, begin: Path, source: Path, sets: list[str]) -> Contestant:
+    """A contestant by its name, with which its run's path ends."""
+    steps = load_config(source, sets).training.steps
+    # Drawing, and evaluating more often, would be a part of the time.
+    sets = [*sets, "logging.tensorboard=false", f"evaluation.every={steps}",
+            "evaluation.train_pairs=1"]  # fmt: skip
+    run = begin.with_name(f"{begin.name}-{name}")
+    return Contestant(name, run, source, sets, load_config(source, sets))
+
+
+def refuse_unequals(first: Contestant, second: Contestant) -> None:
+    """A Transformer and a recurrent model with attention to lose, which differ as models alone."""
+    if first.config.model.kind != "transformer":
+        raise UsageError(f"--pair: {first.source.name} is no Transformer; it is named first")
+    if second.config.model.kind != "recurrent" or second.config.model.attention == "none":
+        raise UsageError(f"--pair: {second.source.name} is no recurrent model with attention")
+    changed = changed_keys(first.config, second.config)
+    unequal = [key for key in changed if not key.startswith("model.") or key in OF_BATCHES]
+    if unequal:
+        raise UsageError(
+            f"--pair: {first.source.name} and {second.source.name} differ in {', '.join(unequal)}; "
+            "make them equal with --set"
+        )
+
+
+def label(model: ModelConfig) -> str:
+    if model.kind == "transformer":
+        return "Transformer"
+    return f"{model.cell.upper()} {'without' if model.attention == 'none' else 'with'} attention"
+
+
+def tested(each: Contestant) -> Tested:
+    """Scored on the test split, or on the held-out pairs of a corpus that has none."""
+    translator = Translator.load(each.run)
+    prepared = prepare(each.config, translator.tokenizer)
+    if translator.data_fingerprint != prepared.fingerprint:
+        raise DataError(f"{each.run} was begun with other sentence pairs; choose another --runs")
+    held_out = [name for name in ("test", "valid") if name in prepared.corpus.splits]
+    if not held_out:
+        raise DataError("no pairs to test with; name some with --set data.test=FILE")
+    split = prepared.corpus.splits[held_out[0]]
+    found = evaluate(
+        translator.model, list(split), prepared.encoded[split.name], translator.tokenizer,
+        each.config,
+    )  # fmt: skip
+    say(f"{each.run} ({translator.checkpoint}): BLEU {found.bleu.details}")
+    return Tested(each, translator, split.name, found)
+
+
+def training_speed(run: Path) -> float:
+    """Target tokens a second, in the steps before the last evaluation."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return float([row for row in rows if row["split"] == "train"][-1]["tokens_per_second"])
+
+
+def decoding_rates(tests: list[Tested]) -> list[list[float]]:
+    """Sentences a second, round by round."""
+
+    def translate(each: Tested) -> int:
+        sources = [sample.source for sample in each.found.samples]
+        sources *= -(-LEAST_SENTENCES // len(sources))
+        size = each.contestant.config.evaluation.batch_size
+        return len(each.translator.translate(sources, batch_size=size))
+
+    torch.set_num_threads(1)
+    turns = {each.contestant.name: lambda each=each: translate(each) for each in tests}
+    return list(interleaved(turns, ROUNDS).values())
