@@ -24,6 +24,7 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.data.tokens import BOS, BOS_ID, EOS, PAD_ID, UNK
 from minitransformer.decoding import Translator
 from minitransformer.errors import UsageError, UserError
+from minitransformer.model.encoder_decoder import EncoderDecoder, Side
 from minitransformer.model.layers import DecoderLayer, EncoderLayer, MultiHeadAttention
 from minitransformer.model.positional import LearnedPositions, sinusoid_table
 from minitransformer.model.transformer import Decoder, Encoder, Transformer
@@ -53,7 +54,7 @@ USAGE = """It reads and writes the run's tokens:
 
 
 def write_ctranslate2(
-    model: Transformer,
+    model: EncoderDecoder,
     config: ModelConfig,
     source_tokens: list[str],
     target_tokens: list[str],
@@ -61,6 +62,10 @@ def write_ctranslate2(
     quantization: str | None = None,
 ) -> None:
     """Write a model, with its tokens in the order of their ids, as a folder for CTranslate2."""
+    if not isinstance(model, Transformer):
+        raise UsageError(
+            f"CTranslate2 has no model.kind: {config.kind}; to export, train with kind: transformer"
+        )
     if config.norm == "none" or (config.norm == "post" and config.d_ff == 0):
         # Its blocks add to their input only together with a norm.
         setting = "norm: none" if config.norm == "none" else "d_ff: 0 with norm: post"
@@ -111,8 +116,9 @@ def model_spec(model: Transformer, config: ModelConfig) -> Any:
     return spec
 
 
-def set_stack(spec: Any, embedding: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
+def set_stack(spec: Any, embedding: Any, stack: Side, config: ModelConfig) -> None:
     """Set an encoder or a decoder, from its embedding to its last norm."""
+    assert isinstance(stack, Encoder | Decoder)
     embedding.weight = copy(stack.embedding.weight)  # [V, D]
     spec.scale_embeddings = config.scale_embeddings
     if config.position != "rotary":

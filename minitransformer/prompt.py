@@ -21,8 +21,8 @@ HELP = """\
   :why words              the same of whole words where tokens are pieces of them;
                           :attention words, too
   :hide 2                 take the second source token out (again: put it back)
-  :head encoder.0.0 off   switch off a head: encoder, decoder or cross;
-                          layer and head are counted from 0
+  :head cross.0.0 off     switch off a head: encoder, decoder or cross (a recurrent
+                          model has this one); layer and head are counted from 0
   :position off           leave the positions away
   :force Vamos            make the translation begin so
   :reset                  undo all of these
@@ -120,7 +120,7 @@ class Prompt:
 
     def head(self, words: list[str]) -> None:
         if len(words) != 2 or words[1] not in ("on", "off"):
-            raise UsageError("name a head and on or off: :head encoder.0.0 off")
+            raise UsageError("name a head and on or off: :head cross.0.0 off")
         head_of(self.translator.model, words[0])
         self.change(self.experiment.with_head(words[0], is_on=words[1] == "on"))
 

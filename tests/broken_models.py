@@ -2,20 +2,23 @@
 
 from contextlib import AbstractContextManager
 
+import torch
 from torch import Tensor
 
 from minitransformer.data.tokens import UNK_ID
 from minitransformer.doctor.breakages import Breakage
-from minitransformer.model import transformer
+from minitransformer.model import recurrent, transformer
 from minitransformer.model.embedding import Embedding
-from minitransformer.model.layers import MultiHeadAttention
-from minitransformer.model.transformer import Memory, Transformer
+from minitransformer.model.encoder_decoder import Memory
+from minitransformer.model.recurrence import Recurrence, State
+from minitransformer.model.recurrent import Recurrent, RecurrentDecoder, StateCache
+from minitransformer.model.transformer import Transformer
 
-embed, positions_for, project, encode = (
-    Embedding.forward,
-    Transformer.positions_for,
-    MultiHeadAttention.project,
-    Transformer.encode,
+embed, positions_for, encode = Embedding.forward, Transformer.positions_for, Transformer.encode
+read_words, read_target, read_source = (
+    Recurrence.forward,
+    RecurrentDecoder.forward,
+    Recurrent.encode,
 )
 
 
@@ -36,6 +39,53 @@ def encode_detached(self: Transformer, source: Tensor) -> Memory:
     return Memory(memory.states.detach(), memory.mask)
 
 
+def encode_states_detached(self: Recurrent, source: Tensor) -> Memory:
+    memory = read_source(self, source)
+    last = tuple(tuple(part.detach() for part in state) for state in memory.last)
+    return Memory(memory.states.detach(), memory.mask, last)
+
+
+def read_target_from_the_right(
+    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+) -> tuple[Tensor, State]:
+    if is_read is not None:  # the encoder's, which may
+        return read_words(self, inputs, state, is_read)
+    states, last = read_words(self, inputs.flip(1), state)
+    return states.flip(1), last
+
+
+def read_padding(
+    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+) -> tuple[Tensor, State]:
+    return read_words(self, inputs, state)
+
+
+def read_each_word_anew(
+    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+) -> tuple[Tensor, State]:
+    if is_read is None:  # the decoder's
+        return read_words(self, inputs, state)
+    last, states = state, []
+    for word, reads in zip(inputs.unbind(dim=1), is_read.unbind(dim=1), strict=True):
+        after = zip(self.read(self.word(word), state)[1], last, strict=True)
+        last = tuple(torch.where(reads[:, None], new, old) for new, old in after)
+        states.append(last[0])
+    return torch.stack(states, dim=1), last
+
+
+def decode_without_carrying(
+    self: RecurrentDecoder, target: Tensor, memory: Memory, cache: StateCache
+) -> Tensor:
+    before = list(cache.states)
+    output = read_target(self, target, memory, cache)
+    cache.states = before
+    return output
+
+
+def begin_from_nothing(self: Recurrent, memory: Memory) -> StateCache:
+    return StateCache([tuple(0 * part for part in state) for state in memory.last])
+
+
 def broken(*places: tuple[object, str, object]) -> AbstractContextManager[None]:
     return Breakage(title="", file="", wrong=(), right=(), shows="", check="", places=places).made()
 
@@ -50,9 +100,37 @@ def restarted() -> AbstractContextManager[None]:
 
 def unknown_as_padding() -> AbstractContextManager[None]:
     """A sentence of unknown words has nothing to look at."""
-    return broken((transformer, "padding_mask", hide_unknown_words))
+    kinds = transformer, recurrent
+    return broken(*((kind, "padding_mask", hide_unknown_words) for kind in kinds))
 
 
 def detached() -> AbstractContextManager[None]:
     """The encoder never hears how well the decoder did."""
-    return broken((Transformer, "encode", encode_detached))
+    return broken(
+        (Transformer, "encode", encode_detached), (Recurrent, "encode", encode_states_detached)
+    )
+
+
+def decoder_from_the_right() -> AbstractContextManager[None]:
+    """A recurrent decoder knows the words that it is to say."""
+    return broken((Recurrence, "forward", read_target_from_the_right))
+
+
+def padding_read() -> AbstractContextManager[None]:
+    """A recurrent encoder takes padding for words; attention does not."""
+    return broken((Recurrence, "forward", read_padding))
+
+
+def encoder_forgetful() -> AbstractContextManager[None]:
+    """A recurrent encoder has forgotten each word when it reads the next."""
+    return broken((Recurrence, "forward", read_each_word_anew))
+
+
+def cache_forgetful() -> AbstractContextManager[None]:
+    """Each token that a recurrent decoder produces meets the state that the first one met."""
+    return broken((RecurrentDecoder, "forward", decode_without_carrying))
+
+
+def decoder_deaf() -> AbstractContextManager[None]:
+    """A recurrent decoder does not begin where the encoder ends."""
+    return broken((Recurrent, "new_cache", begin_from_nothing))

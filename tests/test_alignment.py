@@ -6,12 +6,20 @@ import shutil
 import pytest
 import torch
 
+from minitransformer.config import config_to_yaml
 from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokens import Word
+from minitransformer.data.tokens import BOS_ID, EOS_ID, Word
 from minitransformer.decoding import Translator
-from minitransformer.explain.alignment import AlignedPair, aligned_pairs, judged_heads, measure
+from minitransformer.explain.alignment import (
+    AlignedPair,
+    aligned_pairs,
+    judged_heads,
+    main,
+    measure,
+)
 from minitransformer.explain.best_alignment import (
     FED,
+    LABELLINGS,
     PRODUCED,
     HeadAlignment,
     as_json,
@@ -19,8 +27,11 @@ from minitransformer.explain.best_alignment import (
     remember,
     remembered,
 )
+from minitransformer.model.trace import tap
+from minitransformer.terminal import run_command
 from tests.processes import Running, run
-from tests.small_runs import trainer_for
+from tests.small_runs import small_config, trainer_for
+from tests.variants import RECURRENTS, build
 
 COMMAND = "minitransformer/explain/alignment.py"
 PLACES = 32  # of the hand-made model; a head's width
@@ -114,6 +125,36 @@ def test_a_hand_made_model_gives_exactly_the_table_that_it_was_made_for(hand_mad
     best = best_of(table)
     assert (best.layer, best.right) == (0, 1.0)
     assert best.head is not None  # a single head is surer than the mean
+
+
+def test_the_attention_of_a_recurrent_model_is_one_head_of_layer_0():
+    model = build(RECURRENTS["gru-unscaled"])
+    pairs = [
+        AlignedPair(EncodedPair([5] * length, [6] * length + [EOS_ID]),
+                    words(*[1] * length), words(*[1] * length), list(range(length)))
+        for length in (2, 4)
+    ]  # fmt: skip
+    attention = model.decoder.attention
+
+    def look_at_the_same_place(states, memory):
+        weights = torch.eye(states.shape[1], memory.states.shape[1]).expand(len(states), 1, -1, -1)
+        tap(attention, weights=weights)
+        return torch.cat((states, states), dim=-1)
+
+    attention.forward = look_at_the_same_place
+    table = measure(model, pairs, BOS_ID)
+    found = {(each.layer, each.head, each.labelling): each.right for each in table}
+    assert found == pytest.approx(
+        {(0, head, way): {PRODUCED: 1.0, FED: 0.0}[way] for head in (0, None) for way in LABELLINGS}
+    )
+
+
+def test_a_run_without_attention_is_refused_in_one_line(tmp_path, capsys):
+    config = small_config("data.source=copy", "model.kind=recurrent", "model.attention=none")
+    (tmp_path / "config.yaml").write_text(config_to_yaml(config))
+    assert run_command(lambda: main([str(tmp_path)])) == 2
+    expected = f"error: {tmp_path} has no attention (model.attention is none): nothing in it looks"
+    assert capsys.readouterr().err == f"{expected}\n"
 
 
 def test_pairs_that_the_model_cannot_take_are_left_out(hand_made):

@@ -1,13 +1,16 @@
 """Numbers that stop being numbers: named by step, rate, part and pair, kept, and never saved."""
 
 import json
+import math
 import shutil
 
 import pytest
 import torch
 
 from minitransformer.data.tokens import PAD_ID
+from minitransformer.doctor.replay import replay
 from minitransformer.errors import CheckpointError, DivergedError
+from minitransformer.model.recurrence import Recurrence
 from minitransformer.storage import json_with_checksum, read_tensors, tensor_bytes
 from minitransformer.training import incident
 from minitransformer.training.divergence import find_trouble, smallest_part
@@ -201,6 +204,52 @@ def test_the_doctor_plays_it_again(tmp_path):
     shutil.move(folder, tmp_path / "moved")
     told = run("minitransformer/doctor/__main__.py", "--replay", "moved", folder=tmp_path)
     assert told.err.startswith("error: moved must stay inside its run: ")
+
+
+def test_a_recurrent_model_names_its_own_parts_and_is_played_again(tmp_path, capsys):
+    trainer = trainer_for(
+        tmp_path / "run", "model.kind=recurrent", "model.attention=multiplicative"
+    )
+    with torch.no_grad():
+        trainer.model.decoder.attention.key.weight.fill_(1e38)
+    message = step_until_trouble(trainer)
+    assert "it begins in decoder.attention.scores, with " in message
+    (folder,) = (tmp_path / "run/diverged").iterdir()
+    assert replay(folder) == 0
+    told = capsys.readouterr().out
+    assert "first not finite: decoder.attention.scores\n" in told
+    stages = [line.split()[0] for line in told.splitlines() if line.startswith("decoder.layers.0")]
+    gates = ("reset", "update", "candidate", "state", "before")
+    assert stages == [f"decoder.layers.0.{gate}" for gate in gates]
+
+
+def spoil_second_word(recurrence: Recurrence) -> None:
+    """Let the candidate be no number from the second word that is read on."""
+    read = recurrence.read
+
+    def spoilt(from_word, state):
+        step, after = read(from_word, state)
+        nan = torch.where(state[0].any(dim=1, keepdim=True), torch.nan, 1.0)
+        step = step._replace(candidate=step.candidate * nan, state=step.state * nan)
+        return step, (after[0] * nan, *after[1:])
+
+    recurrence.read = spoilt
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("way", ["rightward", "leftward"])
+def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell, way):
+    trainer = trainer_for(
+        tmp_path / "run", "model.kind=recurrent", f"model.cell={cell}", "model.bidirectional=true"
+    )
+    spoil_second_word(trainer.model.encoder.layers[0].get_submodule(way))
+    objective = Objective(trainer.model, trainer.config.training).train()
+    batch = trainer.stream.next()
+    trouble = find_trouble(objective, batch, seed=1, scale=0.1)
+    assert trouble.part == trouble.stages[-1].name == f"encoder.layers.0.{way}.candidate"
+    assert all(math.isfinite(stage.largest) for stage in trouble.stages[:-1])
+    several = (batch.source != PAD_ID).sum(dim=1) > 1
+    assert trouble.rows == several.nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from minitransformer.terminal import run_command
 from tests import broken_models
 from tests.processes import run
 from tests.small_runs import SMALL, same_bits, trainer_for, weights
-from tests.variants import VARIANTS, build, ids
+from tests.variants import RECURRENTS, VARIANTS, build, ids
 
 MEANT = {  # the check behind each name
     "decoder's input": decoder_input,
@@ -80,7 +80,8 @@ def failing(someone: Patient) -> list[str]:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_sound_model_of_any_shape_passes_every_check(name):
-    findings = quick_checks(patient(name, num_decoder_layers=2), is_fresh=False)
+    someone = patient(name, num_encoder_layers=2, num_decoder_layers=2)
+    findings = quick_checks(someone, is_fresh=False)
     assert len(findings) == len(CHECKS)
     assert [each.lines() for each in findings if each.verdict != OK] == []
 
@@ -106,6 +107,51 @@ def test_the_first_failed_check_says_what_is_wrong(mistake, first):
         assert failing(patient("seed", dropout=0.3))[0] == first
 
 
+@pytest.mark.parametrize("name", ["gru", "gru-both-ways", "lstm"])
+@pytest.mark.parametrize("mistake", ["padding", "shift", "softmax", "eval"])
+def test_a_recurrent_model_fails_the_check_that_is_meant_for_a_mistake_of_any_model(name, mistake):
+    check = MEANT[BREAKAGES[mistake].check]
+    with BREAKAGES[mistake].made():
+        assert check(patient(name, dropout=0.3)).verdict == FAILED
+    assert check(patient(name, dropout=0.3)).verdict == OK
+
+
+@pytest.mark.parametrize("name", RECURRENTS)
+@pytest.mark.parametrize(
+    ("mistake", "first", "cause"),
+    [
+        (broken_models.decoder_from_the_right, "no look ahead", "from left to right"),
+        (broken_models.padding_read, "padding, neighbours", "padding must leave"),
+        (broken_models.encoder_forgetful, "word order", "the encoder's states must be made of"),
+        (broken_models.cache_forgetful, "cached, uncached", "carry the state of every layer"),
+    ],
+)
+def test_what_only_a_recurrent_model_can_do_wrong_is_found(name, mistake, first, cause):
+    with mistake():
+        found = [each for each in quick_checks(patient(name), is_fresh=True)
+                 if each.verdict == FAILED]  # fmt: skip
+    assert found[0].name == first
+    assert cause in found[0].advice
+    told = " ".join(each.sentence() for each in found)
+    assert not any(word in told for word in ("causal", "position", "keys", "norm"))
+
+
+@pytest.mark.parametrize("name", ["gru-none", "lstm-none"])
+def test_without_attention_a_decoder_that_begins_from_nothing_does_not_notice_the_source(name):
+    with broken_models.decoder_deaf():
+        finding = word_order(patient(name))
+    assert finding.verdict == WARNING
+    assert "begin where the encoder ends" in finding.advice
+
+
+def test_a_model_without_attention_has_no_rows_and_one_that_lost_it_is_noticed():
+    someone = patient("gru-none")
+    assert attention_rows(someone).verdict == OK
+    assert attention_rows(someone).measured == "the model has no attention"
+    asked = replace(someone.config.model, attention="dot")
+    assert attention_rows(someone._replace(config=Config(model=asked))).verdict == FAILED
+
+
 @pytest.mark.parametrize("name", ["seed", "learned", "rotary"])
 def test_a_cache_that_forgets_its_place_is_noticed(name):
     with broken_models.restarted():
@@ -113,7 +159,7 @@ def test_a_cache_that_forgets_its_place_is_noticed(name):
         assert no_neighbours(patient(name)).verdict == OK
 
 
-@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary"])
+@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary", "gru"])
 def test_a_sentence_of_unknown_words_that_gives_no_number_is_noticed(name):
     with broken_models.unknown_as_padding():
         assert finite_everywhere(patient(name)).verdict == FAILED
@@ -173,6 +219,9 @@ def test_sentences_that_read_the_same_backwards_say_nothing_of_places():
     same = someone.batch.source.new_tensor([[5, 6, 5], [7, 7, 0]])
     batch = Batch(same, *(ids[:2] for ids in someone.batch[1:]))
     assert word_order(someone._replace(batch=batch)).verdict == OK
+    with broken_models.encoder_forgetful():
+        finding = word_order(patient("gru")._replace(batch=batch))
+    assert (finding.verdict, finding.measured) == (OK, "no sentence has two different inner words")
 
 
 def test_no_positions_by_choice_are_no_mistake():
@@ -229,12 +278,19 @@ def test_a_sound_model_learns_a_batch_by_heart_whatever_its_dropout(tmp_path):
     assert finding.verdict == OK, finding.lines()
 
 
+def test_a_sound_recurrent_model_learns_a_batch_by_heart(tmp_path):
+    finding = by_heart(tmp_path, "model.kind=recurrent", "model.cell=lstm", "model.attention=none")
+    assert finding.verdict == OK, finding.lines()
+
+
 def test_a_model_that_cannot_learn_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(learning_checks, "STEPS", 30)
+    no_gradient = "weights get no gradient, the first of them encoder.embedding.weight"
     with broken_models.detached():
-        finding = by_heart(tmp_path)
-    assert finding.verdict == FAILED
-    assert "weights get no gradient, the first of them encoder.embedding.weight" in finding.measured
+        for changes in ([], ["model.kind=recurrent"]):
+            finding = by_heart(tmp_path, *changes)
+            assert finding.verdict == FAILED
+            assert no_gradient in finding.measured
     finding = by_heart(tmp_path, "training.learning_rate=0.0000001")
     assert finding.verdict == FAILED
     assert "learning_rate" in finding.advice
@@ -303,6 +359,16 @@ def test_a_broken_model_is_not_trained(tmp_path, monkeypatch, capsys, mistake):
     assert len(err.splitlines()) == 1
     assert list((tmp_path / "runs" / "tiny" / "checkpoints").iterdir()) == []
     assert train("training.steps=1") == 0  # what is left of it is no obstacle
+
+
+def test_a_recurrent_model_that_looks_ahead_is_not_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with broken_models.decoder_from_the_right():
+        assert train("model.kind=recurrent") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: the model fails a check; no look ahead: ")
+    assert len(err.splitlines()) == 1
+    assert train("model.kind=recurrent", "training.steps=1") == 0
 
 
 @pytest.mark.slow

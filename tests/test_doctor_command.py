@@ -62,7 +62,9 @@ def test_a_shipped_config_is_sound(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["tiny-bn", "copy", "reverse", "substitute", "lets-go"])
+@pytest.mark.parametrize(
+    "config", ["tiny-bn", "tiny-rnn", "copy", "reverse", "substitute", "lets-go"]
+)
 def test_every_shipped_config_whose_corpus_ships_is_sound(config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, lines = doctor(capsys, "--config", config)
@@ -73,7 +75,7 @@ def test_every_shipped_config_whose_corpus_ships_is_sound(config, tmp_path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["multi30k", "tatoeba-es", "tatoeba-bn"])
+@pytest.mark.parametrize("config", ["multi30k", "multi30k-rnn", "tatoeba-es", "tatoeba-bn"])
 def test_the_shapes_of_the_larger_configs_are_sound(config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     changes = (
@@ -233,6 +235,12 @@ def test_trained_weights_that_are_no_numbers_are_noticed(trained, capsys):
         (["--config", "tiny", "--set", "model.widht=3"], 2, "unknown key"),
         (["--set", "model.d_model=3"], 2, "--set goes with a --config or a --run"),
         (["--run", "absent"], 1, "absent is not a run folder (there is no such folder)"),
+        (["--break", "causal", "--run", "x"], 2, "--break goes with a --config, or alone"),
+        (
+            ["--break", "shift", "--config", "lets-go", "--set", "training.start_from="],
+            1,
+            "symptoms show on held-out pairs, and this corpus has none",
+        ),
     ],
 )
 def test_mistakes_get_one_line_and_the_right_code(tmp_path, monkeypatch, capsys, arguments, code,
@@ -259,6 +267,14 @@ def test_help_and_usage_errors_answer_without_torch(arguments, code, tmp_path):
     )  # fmt: skip
     assert result.returncode == code, result.stderr
     assert result.stdout.splitlines()[-1] == "False"
+
+
+def test_a_recurrent_run_is_looked_at_as_well(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    trainer_for(Path("run"), *SHORT, "model.kind=recurrent", "model.attention=none").run()
+    code, lines = doctor(capsys, "--run", "run")
+    assert (code, lines[-1]) == (0, "18 ok, 0 failed")
+    assert "ok    attention             the model has no attention" in lines
 
 
 def test_a_run_that_was_never_saved_is_a_warning(tmp_path, monkeypatch, capsys):

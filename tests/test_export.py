@@ -12,8 +12,9 @@ from minitransformer.data.preparation import prepare
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, UNK
 from minitransformer.decoding import Translation, Translator
 from minitransformer.errors import UsageError, UserError
-from minitransformer.export import write_ctranslate2
+from minitransformer.export import main, write_ctranslate2
 from minitransformer.settings import Config
+from minitransformer.terminal import run_command
 from tests.processes import Finished, run
 from tests.small_runs import small_config, trainer_for, translator_for
 
@@ -187,6 +188,16 @@ def test_norm_post_needs_a_feed_forward_block(tmp_path):
     changes = (*MODERN, "model.norm=post", "model.d_ff=0")
     with pytest.raises(UsageError, match=r"no model\.d_ff: 0 with norm: post;"):
         export(translator_for(tmp_path / "run", *changes), small_config(*changes), tmp_path / "out")
+
+
+def test_a_recurrent_run_is_refused_in_one_line(tmp_path, capsys):
+    changes = ("model.kind=recurrent", "training.steps=1", "logging.tensorboard=false")
+    trainer_for(tmp_path / "run", *changes).run()
+    out = tmp_path / "out"
+    assert run_command(lambda: main([str(tmp_path / "run"), "--ctranslate2", str(out)])) == 2
+    expected = "error: CTranslate2 has no model.kind: recurrent; to export, train with kind: "
+    assert capsys.readouterr().err == f"{expected}transformer\n"
+    assert not out.exists()
 
 
 def test_a_failure_leaves_the_earlier_export_and_nothing_else(tmp_path, monkeypatch):

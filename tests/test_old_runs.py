@@ -13,7 +13,9 @@ from minitransformer.data.batching import make_batch
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.search import evaluating
+from minitransformer.storage import json_with_checksum
 from tests.processes import ROOT, run
+from tests.small_runs import trainer_for
 
 FIXTURES = sorted((ROOT / "tests" / "fixtures").glob("run-format-*"))
 OLD_RUNS = [
@@ -62,6 +64,25 @@ def test_an_old_run_translates_as_it_did(folder, name):
         for each in sentences:
             values = log_probabilities(translator, each["source"], each["target"])
             assert values == pytest.approx(each["log_probabilities"], rel=0, abs=1e-5)
+
+
+def test_settings_that_came_later_may_be_missing_from_a_run(tmp_path):
+    trainer = trainer_for(tmp_path / "run")
+    trainer.step()
+    trainer.save()
+    later = ("kind", "cell", "bidirectional", "attention")
+    state = tmp_path / "run" / "checkpoints" / "step-000001" / "state.json"
+    content = json.loads(state.read_text(encoding="utf-8"))["content"]
+    for name in later:
+        del content["settings"]["model"][name]
+    state.write_bytes(json_with_checksum(content))
+    config = tmp_path / "run" / "config.yaml"
+    before, model = config.read_text(encoding="utf-8").split("model:\n")
+    lines = [line for line in model.splitlines() if line.split(":")[0].strip() not in later]
+    assert len(lines) == len(model.splitlines()) - len(later)
+    config.write_text("\n".join([f"{before}model:", *lines]), encoding="utf-8")
+    assert Translator.load(tmp_path / "run").checkpoint == "step-000001"
+    assert trainer_for(tmp_path / "run").state.step == 1
 
 
 @pytest.mark.parametrize(("folder", "name"), OLD_RUNS)

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from minitransformer.config import find_config
+from minitransformer.doctor import pitfall_lab
 from minitransformer.doctor.__main__ import PITFALLS, main
 from minitransformer.doctor.breakages import BREAKAGES
 from minitransformer.doctor.findings import OK
-from minitransformer.doctor.pitfall_lab import Twin, train_twin
+from minitransformer.doctor.pitfall_lab import Twin, short_config, train_twin
 from minitransformer.doctor.symptoms import SYMPTOMS
 from minitransformer.model import transformer
+from minitransformer.terminal import run_command
 from tests.processes import ROOT
 
 
@@ -23,11 +26,12 @@ def same_threads_afterwards():
     torch.set_num_threads(threads)
 
 
-def twins(name: str) -> tuple[Twin, Twin]:
+def twins(name: str, config: str = "tiny.yaml") -> tuple[Twin, Twin]:
     breakage, symptom = BREAKAGES[name], SYMPTOMS[name]
+    settings = short_config(breakage, find_config(config), [])
     return (
-        train_twin(breakage, symptom, nullcontext()),
-        train_twin(breakage, symptom, breakage.made()),
+        train_twin(settings, symptom, nullcontext()),
+        train_twin(settings, symptom, breakage.made()),
     )
 
 
@@ -86,6 +90,60 @@ def test_the_lab_tells_cause_symptom_and_what_catches_it(tmp_path, monkeypatch, 
     assert max(map(len, lines)) <= 102
     assert transformer.causal_mask is causal_mask
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "complaint"),
+    [
+        ("causal", [], "a recurrent decoder has no causal mask"),
+        ("positions", [], "a recurrent encoder notices the order of words without positions"),
+        ("scale", [], "the states of a recurrent model stay between -1 and 1"),
+        ("softmax", ["--set", "model.attention=none"], "this model has no attention"),
+    ],
+)
+def test_a_mistake_that_a_model_cannot_make_is_refused_in_one_line(
+    capsys, name, changes, complaint
+):
+    arguments = ["--break", name, "--config", "tiny-rnn", *changes]
+    assert run_command(lambda: main(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith(f"error: --break {name}: {complaint}")
+
+
+def test_of_all_mistakes_a_recurrent_model_makes_those_that_it_can(monkeypatch, capsys):
+    trained = []
+    monkeypatch.setattr(pitfall_lab, "symptom_lines", lambda *arguments: [])
+
+    def twin(config, symptom, mistake):
+        trained.append(config.model.kind)
+        return Twin([], {}, "")
+
+    monkeypatch.setattr(pitfall_lab, "train_twin", twin)
+    assert main(["--break", "all", "--config", "tiny-rnn"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("causal", "positions", "scale"):
+        assert f"{name}: {BREAKAGES[name].recurrent}" in lines
+    made = [name for name in BREAKAGES if f"{name}: {BREAKAGES[name].title}" in lines]
+    assert made == ["padding", "shift", "softmax", "eval"]
+    assert trained == ["recurrent"] * 2 * len(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["padding", "shift", "softmax", "eval"])
+def test_a_recurrent_twin_learns_worse_in_its_own_way_and_is_caught(name):
+    right, wrong = twins(name, "tiny-rnn.yaml")
+    assert [finding for finding in right.findings if finding.verdict != OK] == []
+    assert BREAKAGES[name].check in [
+        finding.name for finding in wrong.findings if finding.verdict != OK
+    ]
+    assert exact(right) > 0.9
+    assert exact(wrong) < exact(right) - 0.1
+    if name == "softmax":
+        assert (right.symptom, wrong.symptom == "1.00") == ("1.00", False)
+    else:
+        assert counted(right) == 0
+        assert counted(wrong) > 0.3
 
 
 @pytest.mark.slow

@@ -1,10 +1,17 @@
 """The prompt's colon commands: look inside the last sentence, and change something."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from minitransformer.decoding import Translator
-from minitransformer.errors import UserError
+from minitransformer.errors import UsageError, UserError
+from minitransformer.explain.experiments import NOTHING, changed_model
+from minitransformer.model.trace import record
 from minitransformer.prompt import Prompt
+from tests.small_runs import translator_for
+from tests.variants import ids
 
 
 @pytest.fixture
@@ -79,6 +86,51 @@ def test_a_command_that_cannot_be_carried_out_changes_nothing(prompt, line, comp
         prompt.answer(line)
     assert complaint in str(caught.value)
     assert str(prompt.experiment) == ""
+
+
+@pytest.mark.parametrize("narrows", ["true", "false"])
+def test_the_head_of_a_recurrent_model_that_is_off_finds_nothing(tmp_path, narrows):
+    model = translator_for(
+        tmp_path, "model.kind=recurrent", f"model.attention_output={narrows}"
+    ).model
+    source, target = ids(2, 5), ids(2, 4, seed=2)
+    off = changed_model(model, NOTHING.with_head("cross.0.0", is_on=False))
+    with record(model) as before:
+        logits = model(source, target)
+    with record(off) as tensors:
+        changed = off(source, target)
+    assert tensors["decoder.attention.context"].count_nonzero() == 0
+    assert torch.equal(tensors["decoder.attention.weights"], before["decoder.attention.weights"])
+    assert not torch.allclose(changed, logits)
+    assert torch.equal(model(source, target), logits)  # the model itself is as it was
+
+
+@pytest.mark.parametrize(
+    ("attention", "name", "complaint"),
+    [
+        ("dot", "encoder.0.0", "encoder.0.0: of heads a recurrent model has one, cross.0.0"),
+        ("dot", "decoder.0.0", "decoder.0.0: of heads a recurrent model has one, cross.0.0"),
+        ("dot", "cross.0.1", "cross.0.1: of heads a recurrent model has one, cross.0.0"),
+        ("dot", "middle", "'middle' is no head"),
+        ("none", "cross.0.0", "cross.0.0: this model has no heads (model.attention is none)"),
+    ],
+)
+def test_heads_that_a_recurrent_model_has_not_are_told_so(tmp_path, attention, name, complaint):
+    translator = translator_for(tmp_path, "model.kind=recurrent", f"model.attention={attention}")
+    with pytest.raises(UsageError) as caught:
+        Prompt(translator, scores=False).answer(f":head {name} off")
+    assert complaint in str(caught.value)
+
+
+def test_positions_of_a_recurrent_model_can_be_left_away_where_there_are_any(tmp_path):
+    source, target = ids(2, 5), ids(2, 4, seed=2)
+    off = replace(NOTHING, positions_off=True)
+    for position, is_same in (("sinusoidal", False), ("none", True)):
+        model = translator_for(
+            tmp_path / position, "model.kind=recurrent", f"model.position={position}"
+        ).model
+        without = changed_model(model, off)
+        assert torch.equal(model(source, target), without(source, target)) == is_same
 
 
 def test_there_must_be_a_sentence_first(prompt):

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from minitransformer.config import load_config
 from minitransformer.terminal import run_command
+from minitransformer.training.console import shape
 from tests.processes import ROOT, run
 from tests.small_runs import SMALL
 
@@ -24,6 +26,8 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
     for line in (
         "run         runs/tiny",
         "corpus      en-es",
+        "model       1+1 layers, 64 wide, 1 head, norm none, feed-forward none, position "
+        "sinusoidal",
         "  train     261 pairs kept, 0 dropped",
         "  valid     45 pairs kept, 0 dropped",
         "device      cpu, 1 thread",
@@ -37,6 +41,22 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
     assert "nc:6" in out  # of chrF's signature
     assert "Samples from valid:" in out
     assert tiny.result.err == ""  # no progress bar where there is no terminal
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ([], "1+1 layers, 64 wide, 1 head, norm none, feed-forward none, position sinusoidal"),
+        (["kind=recurrent", "position=none"],
+         "recurrent: 1+1 layers of GRU, 64 wide, attention dot, position none"),
+        (["kind=recurrent", "cell=lstm", "bidirectional=true", "attention=multiplicative"],
+         "recurrent: 1+1 layers of LSTM, both ways, 64 wide, attention multiplicative, "
+         "position sinusoidal"),
+    ],
+)  # fmt: skip
+def test_the_plan_says_what_the_model_is_built_of(changes, line):
+    settings = [f"model.{change}" for change in changes]
+    assert shape(load_config(ROOT / "configs" / "tiny.yaml", settings).model) == line
 
 
 def test_a_config_is_found_as_a_path_or_in_configs_whatever_the_folder(tmp_path):

@@ -284,6 +284,24 @@ def test_training_can_start_from_weights_and_train_a_part(tmp_path):
     resumed.run()
 
 
+def test_the_parts_of_a_recurrent_model_have_names_to_start_from_and_to_train(tmp_path):
+    part = "encoder.layers.0.leftward"
+    given = {f"{part}.word.weight": torch.full((24, 16), 0.5)}
+    save_file(given, tmp_path / "given.safetensors")
+    trainer = trainer_for(
+        tmp_path / "run", "model.kind=recurrent", "model.bidirectional=true",
+        "model.attention=multiplicative", f"training.train_only=[{part}, decoder.attention]",
+        f"training.start_from={tmp_path / 'given.safetensors'}",
+    )  # fmt: skip
+    before = weights(trainer)
+    assert torch.equal(before[f"{part}.word.weight"], given[f"{part}.word.weight"])
+    trainer.step()
+    after = weights(trainer)
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    own = {f"{part}.word.weight", f"{part}.state.weight", "decoder.attention.key.weight"}
+    assert changed == own
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [

@@ -3,6 +3,7 @@
 python -m minitransformer.doctor --config tiny.yaml
 python -m minitransformer.doctor --run runs/tiny
 python -m minitransformer.doctor --break causal
+python -m minitransformer.doctor --break padding --config tiny-rnn.yaml
 """
 
 if __name__ == "__main__":
@@ -31,19 +32,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     what.add_argument("--config", help="a YAML file, here or in configs/: its corpus and its model")
     what.add_argument("--run", type=Path, help="a run's folder: its files and its trained model")
     what.add_argument(
-        "--break", choices=(*PITFALLS, "all"), dest="pitfall",
-        help="train tiny.yaml beside a twin with this classic mistake: its symptom, and what "
-        "catches it",
-    )  # fmt: skip
-    what.add_argument(
         "--replay", type=Path, metavar="FOLDER",
         help="compute a batch that stopped a training once more, stage by stage",
+    )  # fmt: skip
+    parser.add_argument(
+        "--break", choices=(*PITFALLS, "all"), dest="pitfall",
+        help="train tiny.yaml, or the --config, beside a twin with this classic mistake: its "
+        "symptom, and what catches it",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="change a setting of the config, such as model.norm=pre (repeatable)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.pitfall and (options.run or options.replay):
+        raise UsageError("--break goes with a --config, or alone")
     if options.set and not (options.config or options.run):
         raise UsageError("--set goes with a --config or a --run")
     if options.run and not all(change.startswith("data.") for change in options.set):
@@ -59,7 +62,8 @@ def main(arguments: list[str]) -> int:
     if options.pitfall:
         from minitransformer.doctor.pitfall_lab import show_pitfalls
 
-        return show_pitfalls(PITFALLS if options.pitfall == "all" else (options.pitfall,))
+        names = PITFALLS if options.pitfall == "all" else (options.pitfall,)
+        return show_pitfalls(names, find_config(options.config or "tiny.yaml"), options.set)
     if options.replay:
         from minitransformer.doctor.replay import replay
 

@@ -11,9 +11,11 @@ from torch.nn import functional
 
 from minitransformer import beam, judging, search
 from minitransformer.data import batching
-from minitransformer.model import attention, transformer
+from minitransformer.model import attention, recurrent, transformer
 from minitransformer.model.dropout import drop
 from minitransformer.model.embedding import Embedding
+from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.settings import ModelConfig
 
 new_embedding = Embedding.__init__
 
@@ -31,6 +33,14 @@ class Breakage:
     places: tuple[tuple[Any, str, Callable[..., Any]], ...]
     settings: tuple[str, ...] = ()  # that both twins need, so that it can show
     steps: int = 300  # enough to show it
+    recurrent: str = ""  # why a recurrent model cannot make it
+    needs_attention: bool = False
+
+    def why_not(self, model: ModelConfig) -> str:
+        """Why a model cannot make this mistake; empty where it can."""
+        if self.needs_attention and model.attention == "none":
+            return "this model has no attention (model.attention is none)"
+        return self.recurrent if model.kind == "recurrent" else ""
 
     @contextmanager
     def made(self) -> Iterator[None]:
@@ -75,7 +85,7 @@ def softmax_over_queries(scores: Tensor) -> Tensor:
     return scores.softmax(dim=-2)
 
 
-def as_it_is(model: transformer.Transformer) -> nullcontext[None]:
+def as_it_is(model: EncoderDecoder) -> nullcontext[None]:
     return nullcontext()
 
 
@@ -91,6 +101,8 @@ BREAKAGES = {
         shows="While it learns, each place can look at the next token, which is the answer. When "
         "it translates, nothing stands there yet.",
         check="no look ahead",
+        recurrent="a recurrent decoder has no causal mask: word by word, it has not read what is "
+        "later",
         places=((transformer, "causal_mask", see_everything),),
     ),
     "padding": Breakage(
@@ -101,7 +113,7 @@ BREAKAGES = {
         shows="It learns all the same. But a sentence is then translated one way alone and another "
         "way beside longer ones.",
         check="padding, neighbours",
-        places=((transformer, "padding_mask", see_padding),),
+        places=tuple((kind, "padding_mask", see_padding) for kind in (transformer, recurrent)),
     ),
     "shift": Breakage(
         title="the decoder's input is not shifted",
@@ -126,6 +138,7 @@ BREAKAGES = {
             (Embedding, "forward", embed_without_positions),
             (transformer.Transformer, "positions_for", without_angles),
         ),
+        recurrent="a recurrent encoder notices the order of words without positions",
         settings=("data.source=reverse", "data.limit=600"),
         steps=600,
     ),
@@ -144,6 +157,8 @@ BREAKAGES = {
         "wrong, the softmax of attention is all or nothing, "
         "and positions drown. It learns by heart and generalises badly.",
         check="loss at start",
+        recurrent="the states of a recurrent model stay between -1 and 1, however large its "
+        "embeddings are",
         places=((Embedding, "__init__", too_large),),
     ),
     "softmax": Breakage(
@@ -155,6 +170,7 @@ BREAKAGES = {
         "there is one query at a time, which gets all of every key. (With -inf instead of the "
         "customary -1e9 it would be noticed at once: not-a-number wherever there is padding.)",
         check="attention",
+        needs_attention=True,
         places=(
             (attention, "hide", hide_behind_a_wall),
             (attention, "softmax", softmax_over_queries),

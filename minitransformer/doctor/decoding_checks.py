@@ -13,6 +13,11 @@ from minitransformer.doctor.patient import ROUNDING, Patient, rounding, training
 from minitransformer.search import Choice, evaluating, greedy
 
 TOKENS = 8  # at most so many are produced
+CACHE = {
+    "transformer": "a cached token must stand at its true place and see all keys before it",
+    "recurrent": "the cache must carry the state of every layer on, row by row, from token to "
+    "token",
+}
 
 
 def cached_as_uncached(patient: Patient) -> Finding:
@@ -42,7 +47,7 @@ def cached_as_uncached(patient: Patient) -> Finding:
         others == 0 and largest <= rounding(logits),
         f"{count - others} of {count} tokens the same, log-probabilities differ by "
         f"{shown(largest)}",
-        "a cached token must stand at its true place and see all keys before it",
+        CACHE[config.model.kind],
     )
 
 

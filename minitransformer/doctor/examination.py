@@ -46,20 +46,21 @@ def quick_checks(patient: Patient, *, is_fresh: bool) -> list[Finding]:
     findings = [check(patient) for check in CHECKS]
     for place, check in enumerate(CHECKS):
         if check in SUMMED_OTHERWISE and findings[place].verdict == FAILED:
-            findings[place] = unless_rounded(findings[place], check(with_more_digits(patient)))
+            in_float64, kind = check(with_more_digits(patient)), patient.config.model.kind
+            findings[place] = unless_rounded(findings[place], in_float64, kind)
     return [*findings, start_loss(patient)] if is_fresh else findings
 
 
-def unless_rounded(finding: Finding, with_more_digits: Finding) -> Finding:
+def unless_rounded(finding: Finding, in_float64: Finding, kind: str) -> Finding:
     """A failure that more digits make go away is not a mistake in the model."""
-    if with_more_digits.verdict == FAILED:
+    if in_float64.verdict == FAILED:
         return finding
     return Finding(
         finding.name,
         WARNING,
         f"{finding.measured}, in float32 alone",
         "scores or logits are so large that few digits are left: model.embedding_std, "
-        "model.scale_scores, model.norm?",
+        f"model.scale_scores{', model.norm' * (kind == 'transformer')}?",
     )
 
 

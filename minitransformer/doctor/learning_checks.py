@@ -59,7 +59,9 @@ def finite_everywhere(patient: Patient) -> Finding:
         "finite",
         not wrong,
         wrong[0] if wrong else "one token, unknown words: loss and gradients are numbers",
-        "a softmax over nothing but -inf: every query needs a key, and <UNK> is not padding",
+        "weights or embeddings so large that their products overflow"
+        if config.model.attention == "none"
+        else "a softmax over nothing but -inf: every query needs a key, and <UNK> is not padding",
     )
 
 

@@ -2,7 +2,7 @@
 
 import tempfile
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -10,17 +10,18 @@ from typing import NamedTuple
 import torch
 
 from minitransformer.checkpoint import RunFolder
-from minitransformer.config import find_config, load_config
+from minitransformer.config import load_config
 from minitransformer.doctor.breakages import BREAKAGES, Breakage
 from minitransformer.doctor.examination import new_patient, quick_checks
 from minitransformer.doctor.findings import FAILED, OK, Finding
 from minitransformer.doctor.patient import few_pairs
 from minitransformer.doctor.symptoms import SYMPTOMS, Symptom, Trained
+from minitransformer.errors import DataError, UsageError
 from minitransformer.judging import Evaluation
+from minitransformer.settings import Config
 from minitransformer.training.trainer import Trainer
 from minitransformer.training.watcher import Watcher
 
-CONFIG = "tiny.yaml"
 SETTINGS = ("evaluation.train_pairs=300", "logging.tensorboard=false")
 ROW = "  {:46} {:>12} {:>12}"
 
@@ -43,29 +44,41 @@ class Scores(Watcher):
         self.all.append(evaluations)
 
 
-def show_pitfalls(names: Iterable[str]) -> int:
-    """Show each mistake: its cause, its symptom, and what catches it."""
+def show_pitfalls(names: Sequence[str], path: Path, changes: list[str]) -> int:
+    """Show each mistake in a config's model: its cause, its symptom, and what catches it."""
     for number, name in enumerate(names):
         breakage, symptom = BREAKAGES[name], SYMPTOMS[name]
+        config = short_config(breakage, path, changes)
         if number:
             print()
+        if why_not := breakage.why_not(config.model):
+            if len(names) == 1:
+                raise UsageError(f"--break {name}: {why_not}")
+            print(f"{name}: {why_not}", flush=True)
+            continue
         print(*cause_lines(name, breakage), sep="\n", flush=True)
-        right = train_twin(breakage, symptom, nullcontext())
-        wrong = train_twin(breakage, symptom, breakage.made())
-        print(*symptom_lines(breakage, symptom, right, wrong), sep="\n")
+        right = train_twin(config, symptom, nullcontext())
+        wrong = train_twin(config, symptom, breakage.made())
+        print(*symptom_lines(path.name, breakage, symptom, right, wrong), sep="\n")
         print(*catching_lines(breakage, wrong.findings), sep="\n", flush=True)
     return 0
 
 
-def train_twin(breakage: Breakage, symptom: Symptom, mistake: AbstractContextManager[None]) -> Twin:
-    """Train the model of the smallest config for some seconds, in a folder that is then gone."""
-    steps = f"training.steps={breakage.steps}"
-    each = [f"{key}={breakage.steps}" for key in ("training.save_every", "evaluation.every")]
-    config = load_config(find_config(CONFIG), [steps, *each, *SETTINGS, *breakage.settings])
+def short_config(breakage: Breakage, path: Path, changes: list[str]) -> Config:
+    """A config with as many steps as it takes, and what else a mistake needs to show."""
+    keys = ("training.steps", "training.save_every", "evaluation.every")
+    steps = [f"{key}={breakage.steps}" for key in keys]
+    return load_config(path, [*changes, *steps, *SETTINGS, *breakage.settings])
+
+
+def train_twin(config: Config, symptom: Symptom, mistake: AbstractContextManager[None]) -> Twin:
+    """Train a small model for some seconds, in a folder that is then gone."""
     scores = Scores()
     with mistake, tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "run")
         trainer = Trainer(config, run, torch.device("cpu"), [scores])
+        if "valid" not in trainer.encoded:
+            raise DataError("--break: symptoms show on held-out pairs, and this corpus has none")
         pairs = few_pairs(trainer.encoded["train"])
         patient = new_patient(trainer.model, pairs, trainer.tokenizer, config)
         findings = quick_checks(patient, is_fresh=True)
@@ -93,12 +106,14 @@ def code_lines(label: str, code: tuple[str, ...]) -> list[str]:
     return [f"  {label}   {first}", *(f"          {line}" for line in others)]
 
 
-def symptom_lines(breakage: Breakage, symptom: Symptom, right: Twin, wrong: Twin) -> list[str]:
+def symptom_lines(
+    config: str, breakage: Breakage, symptom: Symptom, right: Twin, wrong: Twin
+) -> list[str]:
     """A small table of both twins."""
     changes = ", ".join(breakage.settings)
     rows = zip(table_column(right), table_column(wrong), strict=True)
     return [
-        ROW.format(f"{CONFIG}, {breakage.steps} steps", "right", "wrong"),
+        ROW.format(f"{config}, {breakage.steps} steps", "right", "wrong"),
         *([f"    (both with {changes})"] if changes else []),
         *(ROW.format(label, one, other) for (label, one), (_, other) in rows),
         ROW.format(symptom.label, right.symptom, wrong.symptom),

@@ -76,7 +76,7 @@ def loss_at_start(trained: Trained) -> str:
 
 
 def sums_of_weights(trained: Trained) -> str:
-    sums = trained.attention("decoder.layers.0.cross_attention").sum(dim=-1)
+    sums = trained.attention(trained.trainer.model.source_attentions()[0]).sum(dim=-1)
     low, high = f"{float(sums.min()):.2f}", f"{float(sums.max()):.2f}"
     return low if low == high else f"{low} to {high}"
 

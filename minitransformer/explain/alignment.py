@@ -114,7 +114,7 @@ def judged_heads(
 def measure(
     model: EncoderDecoder, pairs: Sequence[AlignedPair], start_id: int
 ) -> list[HeadAlignment]:
-    """Every head of every decoder layer, and the mean of each layer's, by labelling."""
+    """Every head that looks at the source, and the mean of each layer's, by labelling."""
     totals: dict[tuple[int, str], Tally] = {}
     by_length = sorted(pairs, key=lambda pair: len(pair.ids.source))
     for start in range(0, len(by_length), BATCH_SIZE):
@@ -122,8 +122,8 @@ def measure(
         batch = make_batch([pair.ids for pair in chosen], start_id).to(device_of(model))
         with evaluating(model), record(model) as tensors:
             model.decode_states(batch.target_input, model.encode(batch.source))
-        for layer in range(len(model.decoder.layers)):
-            weights = tensors[f"decoder.layers.{layer}.cross_attention.weights"].cpu().float()
+        for layer, path in enumerate(model.source_attentions()):
+            weights = tensors[f"{path}.weights"].cpu().float()
             for own, pair in zip(weights, chosen, strict=True):  # [H, T, S]
                 for labelling, tally in judged_heads(own, pair).items():
                     key = layer, labelling
@@ -181,6 +181,10 @@ def main(arguments: list[str]) -> int:
         raise DataError(
             f"{options.run} was trained on {config.data.source}: what comes of what is known only "
             f"for the generated tasks ({', '.join(TASKS)})"
+        )
+    if config.model.attention == "none":
+        raise UsageError(
+            f"{options.run} has no attention (model.attention is none): nothing in it looks"
         )
     translator = Translator.load(
         options.run, checkpoint=options.checkpoint, average=options.average

@@ -9,6 +9,7 @@ import torch
 from minitransformer.errors import UsageError
 from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.layers import DecoderLayer, EncoderLayer, MultiHeadAttention
+from minitransformer.model.recurrent import Recurrent, SourceAttention
 
 HEAD = re.compile(r"(encoder|decoder|cross)\.(\d{1,4})\.(\d{1,4})")
 
@@ -57,16 +58,17 @@ def changed_model(model: EncoderDecoder, experiment: Experiment) -> EncoderDecod
 def switch_off(model: EncoderDecoder, name: str) -> None:
     """Let a head find nothing: its values are all zero."""
     attention, head = head_of(model, name)
+    if isinstance(attention, SourceAttention):
+        attention.is_off = True
+        return
     width = attention.value.out_features // attention.num_heads
     attention.value.weight[head * width : (head + 1) * width] = 0
     if attention.value.bias is not None:
         attention.value.bias[head * width : (head + 1) * width] = 0
 
 
-def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention, int]:
+def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention | SourceAttention, int]:
     """The attention and the head that a name such as encoder.0.1 means; counted from 0."""
-    layers = {"encoder": model.encoder.layers, "decoder": model.decoder.layers,
-              "cross": model.decoder.layers}  # fmt: skip
     match = HEAD.fullmatch(name)
     if match is None:
         raise UsageError(
@@ -74,6 +76,10 @@ def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention, int]:
             "or cross.LAYER.HEAD, counted from 0"
         )
     side, number, head = match[1], int(match[2]), int(match[3])
+    if isinstance(model, Recurrent):
+        return only_attention(model, name, is_meant=(side, number, head) == ("cross", 0, 0)), 0
+    layers = {"encoder": model.encoder.layers, "decoder": model.decoder.layers,
+              "cross": model.decoder.layers}  # fmt: skip
     if number >= len(layers[side]):
         raise UsageError(f"{name}: of {side} layers there are {len(layers[side])}, counted from 0")
     layer = layers[side][number]
@@ -85,3 +91,14 @@ def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention, int]:
     if head >= attention.num_heads:
         raise UsageError(f"{name}: of heads there are {attention.num_heads}, counted from 0")
     return attention, head
+
+
+def only_attention(model: Recurrent, name: str, *, is_meant: bool) -> SourceAttention:
+    """The one place where a recurrent model looks at anything."""
+    attention = model.decoder.attention
+    if attention is None:
+        raise UsageError(f"{name}: this model has no heads (model.attention is none)")
+    if not is_meant:
+        raise UsageError(f"{name}: of heads a recurrent model has one, cross.0.0")
+    assert isinstance(attention, SourceAttention)
+    return attention

@@ -95,6 +95,10 @@ class EncoderDecoder(nn.Module):
         """An empty cache for this memory."""
         raise NotImplementedError
 
+    def source_attentions(self) -> list[str]:
+        """The paths of what looks at the source, by layer; none where nothing does."""
+        raise NotImplementedError
+
     def decode(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
     ) -> Float[Tensor, "batch target vocab"]:

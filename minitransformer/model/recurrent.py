@@ -59,6 +59,7 @@ class SourceAttention(nn.Module):
         super().__init__()
         self.scale_scores = scale_scores
         self.dropout = dropout
+        self.is_off = False  # switched off, it finds nothing wherever it looks
         # W of e = sᵀ W h; applied to h it makes the key that s is compared with
         self.key = nn.Linear(d_model, d_model, bias=False) if score == "multiplicative" else None
         self.output = nn.Linear(2 * d_model, d_model, bias=False) if attention_output else None
@@ -67,10 +68,11 @@ class SourceAttention(nn.Module):
         self, states: States, memory: Memory
     ) -> Float[Tensor, "batch length d_model_or_twice"]:
         query, source = states[:, None], memory.states[:, None]  # one head: [B, 1, T or S, D]
+        value = torch.zeros_like(source) if self.is_off else source
         attended = attend(
             query,
             source,
-            source,
+            value,
             memory.mask,
             weight=None if self.key is None else self.key.weight,
             scale_scores=self.scale_scores,
@@ -78,7 +80,8 @@ class SourceAttention(nn.Module):
         )
         joined = torch.cat((attended.context[:, 0], states), dim=-1)  # [B, T, 2D]
         output = joined if self.output is None else torch.tanh(self.output(joined))
-        tap(self, query=query, value=source, **attended._asdict(), joined=joined, output=output)
+        looked = {"query": query, "source": source, "value": value, **attended._asdict()}
+        tap(self, **looked, joined=joined, output=output)
         return output
 
 
@@ -203,3 +206,6 @@ class Recurrent(EncoderDecoder):
     def new_cache(self, memory: Memory) -> StateCache:
         """The decoder's layers begin with what those of the encoder have ended with."""
         return StateCache(list(memory.last))
+
+    def source_attentions(self) -> list[str]:
+        return [] if self.decoder.attention is None else ["decoder.attention"]

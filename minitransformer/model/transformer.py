@@ -184,6 +184,10 @@ class Transformer(EncoderDecoder):
             layers.append(LayerCache(KeyValues(nothing, nothing), cross))
         return KeyValueCache(layers, memory.mask[..., :0])
 
+    def source_attentions(self) -> list[str]:
+        numbers = range(len(self.decoder.layers))
+        return [f"decoder.layers.{number}.cross_attention" for number in numbers]
+
     def positions_for(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
         """The places that rotary attention turns by; None for every other encoding."""
         if not self.rotary:

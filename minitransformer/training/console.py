@@ -10,6 +10,7 @@ from minitransformer import __version__
 from minitransformer.data.tokens import SPECIALS
 from minitransformer.data.words import normalize
 from minitransformer.judging import Evaluation
+from minitransformer.settings import ModelConfig
 from minitransformer.terminal import output
 from minitransformer.training.trainer import Trainer
 from minitransformer.training.watcher import StepReport, Watcher
@@ -128,7 +129,7 @@ class Console(Watcher):
 
 def plan(trainer: Trainer) -> list[str]:
     """What is about to happen, with every sentence pair accounted for."""
-    model, training = trainer.config.model, trainer.config.training
+    training = trainer.config.training
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
     only = "" if trained == parameters else f", {trained:,} of them trained"
@@ -143,15 +144,28 @@ def plan(trainer: Trainer) -> list[str]:
         f"corpus      {trainer.corpus.name}",
         *split_lines(trainer),
         f"vocabulary  {vocabulary(trainer)}",
-        f"model       {model.num_encoder_layers}+{model.num_decoder_layers} layers, "
-        f"{model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
-        f"norm {model.norm}, feed-forward {model.d_ff or 'none'}, position {model.position}",
+        f"model       {shape(trainer.config.model)}",
         f"parameters  {parameters:,}{only}",
         f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
         f"{f' × {training.accumulate}' if training.accumulate > 1 else ''} "
         f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
         f"device      {', '.join(filter(None, (trainer.device.type, workers, half)))}",
     ]
+
+
+def shape(model: ModelConfig) -> str:
+    """What a model of a config is built of."""
+    layers = f"{model.num_encoder_layers}+{model.num_decoder_layers} layers"
+    if model.kind == "recurrent":
+        ways = ", both ways" * model.bidirectional
+        return (
+            f"recurrent: {layers} of {model.cell.upper()}{ways}, {model.d_model} wide, "
+            f"attention {model.attention}, position {model.position}"
+        )
+    return (
+        f"{layers}, {model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
+        f"norm {model.norm}, feed-forward {model.d_ff or 'none'}, position {model.position}"
+    )
 
 
 def split_lines(trainer: Trainer) -> list[str]:

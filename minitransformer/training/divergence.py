@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitransformer.data.batching import Batch
 from minitransformer.data.tokens import PAD_ID
+from minitransformer.model.recurrence import Recurrence
 from minitransformer.model.trace import record
 from minitransformer.training.gradients import Objective
 
@@ -68,9 +69,11 @@ def find_trouble(objective: Objective, batch: Batch, *, seed: int, scale: float)
         stages = []
         values = {name: each for name, each in tensors.items() if each.is_floating_point()}
         for name, tensor in values.items():
-            stages.append(Stage(name, float(tensor.abs().max())))
             if not tensor.isfinite().all():
-                return Trouble(name, bad_rows(tensor, len(batch.source)), stages)
+                first = first_while_reading(values, model, name)
+                stages.append(Stage(first, float(values[first].abs().max())))
+                return Trouble(first, bad_rows(values[first], len(batch.source)), stages)
+            stages.append(Stage(name, float(tensor.abs().max())))
         if not loss.isfinite():
             rows = smallest_part(every_row, lambda part: not loss_of(part).isfinite())
             return Trouble("the logits of head", rows, stages)
@@ -78,6 +81,25 @@ def find_trouble(objective: Objective, batch: Batch, *, seed: int, scale: float)
         rows = smallest_part(every_row, lambda part: bool(bad_gradient(part)))
         return Trouble(f"the gradient of {bad_gradient(rows)}", rows, stages)
     return None
+
+
+def first_while_reading(values: dict[str, Tensor], model: nn.Module, name: str) -> str:
+    """What went wrong first where words are read one by one, and each value is made of others.
+
+    A value of a recurrence is recorded for all words at once, so that the gates of later words,
+    which only pass on what is no number, would come before the candidate that began it.
+    """
+    path = name.rpartition(".")[0]
+    if not isinstance(model.get_submodule(path), Recurrence):
+        return name
+    own = {each: value for each, value in values.items() if each.rpartition(".")[0] == path}
+
+    def first_word(each: str) -> int:
+        is_bad = ~own[each].isfinite().all(dim=2).all(dim=0)  # [T]
+        order = is_bad.flip(0) if path.endswith(".leftward") else is_bad
+        return int(order.nonzero().flatten()[0]) if is_bad.any() else len(is_bad)
+
+    return min(own, key=first_word)
 
 
 def bad_rows(tensor: Tensor, num_rows: int) -> list[int]:
