@@ -88,8 +88,8 @@ def main() -> None:
                 f"| {median(run.stepping for run in runs):.1f} s | {rest:.1f} |",
                 flush=True,
             )
-        print("\n| lesson | " + " | ".join(
-            f"`{config}`: training pairs | held-out" for config in TRANSFORMERS) + " |")  # fmt: skip
+        columns = [f"`{config}`: training pairs | held-out" for config in TRANSFORMERS]
+        print(f"\n| lesson | {' | '.join(columns)} |")
         print("|---|" + "---|---|" * len(TRANSFORMERS))
         for name, settings in LESSON.items():
             cells = []

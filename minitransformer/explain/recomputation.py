@@ -112,7 +112,7 @@ class Recomputation:
             turned = self.memory if attention.key is None else attention.key(self.memory)
             yield "query", stage.query, self.stream[None]
             yield "key", stage.key, turned[None]
-            yield "value", stage.value, self.memory[None]
+            yield "value", stage.value, self.memory[None] * (not attention.is_off)
         sees_source = step == 0 or stage.look == "cross-attention"
         mask = self.source_mask if sees_source else torch.ones(len(stage.keys), dtype=torch.bool)
         yield "allowed", stage.allowed, mask.to(stage.allowed.device).expand(stage.allowed.shape)

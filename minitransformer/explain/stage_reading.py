@@ -195,7 +195,7 @@ def joined_attention(
     names = ("query", "value", "scores", "scaled", "weights", "context")
     values = {name: tensors[f"{path}.{name}"][0] for name in names}
     context = values["context"][0]  # [T, D]; there is one head
-    states_read = values["value"]
+    states_read = tensors[f"{path}.source"][0]
     yield AttentionStage(
         path=path,
         names=BY_STATES if attention.key is None else BY_TURNED_STATES,
