@@ -6,8 +6,8 @@ The Transformer of one config, the recurrent model of another and that one witho
 trained by train.py on the same batches for as many steps, and translate the test split greedily:
 how well, how fast, and what becomes of long sentences. The same on the generated task `reverse`,
 where sequences can be longer than any in training. What is finished in FOLDER is not trained again,
-what was stopped goes on, and with --only and --part, parts can be trained at other times. Minutes
-are those of the steps and of evaluating once, at the end. Decoding is on one thread, in turns.
+what was stopped goes on, and with --only and --part, parts can be trained at other times. Speeds
+are measured in turns afterwards, on one thread: fresh models learn, trained ones translate.
 """
 
 import argparse
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+
+import torch
 
 from benchmarks.ancestors_panels import (
     Panel,
@@ -36,11 +38,11 @@ from benchmarks.ancestors_runs import (
     decoding_rates,
     label,
     tested,
-    training_speed,
+    training_rates,
 )
 from benchmarks.lengths import PAIRS, exact_by_length
 from benchmarks.measuring import write_json
-from benchmarks.quality import our_minutes, parameters, train_ours
+from benchmarks.quality import parameters, train_ours
 from minitransformer import metrics
 from minitransformer.config import find_config
 from minitransformer.data.generated import TASKS
@@ -58,15 +60,16 @@ def results(tests: list[Tested], by_length: list[list[float | None]]) -> list[Re
             each.contestant.name,
             label(each.contestant.config.model),
             parameters(each.translator.model),
-            our_minutes(each.contestant.run),
-            training_speed(each.contestant.run),
+            trained,
             each.found.bleu.value,
             each.found.chrf.value,
             each.found.exact_match.mean,
-            rates,
+            decoded,
             values,
         )
-        for each, rates, values in zip(tests, decoding_rates(tests), by_length, strict=True)
+        for each, trained, decoded, values in zip(
+            tests, training_rates(tests), decoding_rates(tests), by_length, strict=True
+        )
     ]
 
 
@@ -165,6 +168,7 @@ def trained_panels(options: argparse.Namespace) -> list[Panel]:
     found = {part: asked(part, options) for part in PARTS if part in options.part}
     for each in (each for part in found.values() for each in part):
         train_ours(each.run, each.config, each.source, each.sets)
+    torch.set_num_threads(1)
     panels = []
     for part, chosen in found.items():
         tests = list(map(tested, chosen))

@@ -22,8 +22,7 @@ class Result(NamedTuple):
     name: str
     label: str
     parameters: int
-    minutes: float
-    tokens_per_second: float  # of the target, in training
+    tokens_per_second: list[float]  # of the target, in training, round by round
     bleu: float | None
     chrf: float | None
     exact_match: float
@@ -76,8 +75,7 @@ def cells(result: Result) -> tuple[str, ...]:
     return (
         result.label,
         f"{result.parameters:,}",
-        rounded(result.minutes, 1),
-        f"{result.tokens_per_second:,.0f}",
+        with_quartiles(result.tokens_per_second, 0),
         rounded(result.bleu, 2),
         rounded(result.chrf, 2),
         f"{result.exact_match:.1%}",
@@ -90,7 +88,7 @@ def print_panel(panel: Panel) -> None:
     print(f"\n{panel.name}\n")
     print_table(
         (
-            "model", "parameters", "minutes", "tokens/s in training", "BLEU", "chrF", "exact",
+            "model", "parameters", "tokens/s in training", "BLEU", "chrF", "exact",
             "sentences/s in decoding",
         ),
         map(cells, panel.results),

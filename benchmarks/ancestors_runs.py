@@ -1,7 +1,6 @@
 """The contestants of benchmarks/ancestors.py: how each is trained, and how it is tested then."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,16 +8,22 @@ import torch
 
 from benchmarks.measuring import interleaved
 from minitransformer.config import changed_keys, find_config, load_config
+from minitransformer.data.batching import BatchStream
+from minitransformer.data.encoding import EncodedSplit
 from minitransformer.data.preparation import prepare
 from minitransformer.decoding import Translator
 from minitransformer.errors import DataError, UsageError
 from minitransformer.judging import Evaluation, evaluate
 from minitransformer.settings import Config, ModelConfig
 from minitransformer.terminal import say
+from minitransformer.training.distributed import Ranks
+from minitransformer.training.gradients import Objective, add_gradients
+from minitransformer.training.optimizer import AdamW
+from minitransformer.weights import build_model
 
 NAMES = ("transformer", "recurrent", "no-attention")
 LEAST_SENTENCES = 500  # in a round; of fewer, its time is chance
-ROUNDS = 5
+ROUNDS, BATCHES = 5, 10  # in turns; so many batches of training in each
 REVERSE = ("training.learning_rate=0.003",)  # serves all three
 # Nearly as many parameters as the Transformer of reverse.yaml has.
 RECURRENT_REVERSE = (
@@ -45,6 +50,7 @@ class Tested(NamedTuple):
 
     contestant: Contestant
     translator: Translator
+    train: EncodedSplit
     split: str
     found: Evaluation
 
@@ -108,14 +114,34 @@ def tested(each: Contestant) -> Tested:
         each.config,
     )  # fmt: skip
     say(f"{each.run} ({translator.checkpoint}): BLEU {found.bleu.details}")
-    return Tested(each, translator, split.name, found)
+    return Tested(each, translator, prepared.encoded["train"], split.name, found)
 
 
-def training_speed(run: Path) -> float:
-    """Target tokens a second, in the steps before the last evaluation."""
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    return float([row for row in rows if row["split"] == "train"][-1]["tokens_per_second"])
+def training_rates(tests: list[Tested]) -> list[list[float]]:
+    """Target tokens a second that fresh models learn from, round by round."""
+
+    def new_trainee(each: Tested) -> Callable[[], int]:
+        config, tokenizer = each.contestant.config, each.translator.tokenizer
+        model = build_model(config, tokenizer)
+        objective, optimizer = Objective(model, config.training), AdamW(model, config.training)
+        stream = BatchStream(
+            each.train, batch_tokens=config.training.batch_tokens, seed=config.training.seed,
+            start_id=tokenizer.start_id,
+        )  # fmt: skip
+
+        def learn() -> int:
+            tokens = 0
+            for step in range(1, BATCHES + 1):
+                fit = add_gradients(objective, [stream.next()], Ranks(), seed=1, step=step)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step(config.training.learning_rate)
+                tokens += fit.loss.count
+            return tokens
+
+        return learn
+
+    turns = {each.contestant.name: new_trainee(each) for each in tests}
+    return list(interleaved(turns, ROUNDS).values())
 
 
 def decoding_rates(tests: list[Tested]) -> list[list[float]]:
@@ -127,6 +153,5 @@ def decoding_rates(tests: list[Tested]) -> list[list[float]]:
         size = each.contestant.config.evaluation.batch_size
         return len(each.translator.translate(sources, batch_size=size))
 
-    torch.set_num_threads(1)
     turns = {each.contestant.name: lambda each=each: translate(each) for each in tests}
     return list(interleaved(turns, ROUNDS).values())

@@ -36,8 +36,8 @@ from tests.processes import ROOT
 
 def result(name: str, by_length: list[float | None]) -> Result:
     return Result(
-        name=name, label=f"GRU with {name}", parameters=1234567, minutes=2.04,
-        tokens_per_second=45678.9, bleu=None, chrf=61.234, exact_match=0.1234,
+        name=name, label=f"GRU with {name}", parameters=1234567,
+        tokens_per_second=[45600.0, 45678.9, 45700.0], bleu=None, chrf=61.234, exact_match=0.1234,
         sentences_per_second=[90.0, 100.0, 110.0, 120.0, 130.0], by_length=by_length,
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_bleu_by_length_is_that_of_each_buckets_own_sentences():
 
 def test_a_row_tells_every_number_of_a_model():
     assert cells(result("transformer", [])) == (
-        "GRU with transformer", "1,234,567", "2.0", "45,679", "-", "61.23", "12.3%",
+        "GRU with transformer", "1,234,567", "45,679 (45,639 to 45,689)", "-", "61.23", "12.3%",
         "110 (100 to 120)",
     )  # fmt: skip
 
