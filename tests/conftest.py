@@ -17,10 +17,10 @@ settings.load_profile("few")
 class TrainedRun:
     """A shipped config, trained by the command that the README shows."""
 
-    def __init__(self, config: str, folder: Path) -> None:
+    def __init__(self, config: str, folder: Path, *options: str) -> None:
         self.folder = folder
         self.path = folder / "runs" / config
-        self.running = Running("train.py", "--config", f"{config}.yaml", folder=folder)
+        self.running = Running("train.py", "--config", f"{config}.yaml", *options, folder=folder)
 
     def finish(self) -> "TrainedRun":
         self.result: Finished = self.running.finish()
@@ -29,8 +29,9 @@ class TrainedRun:
 
 @pytest.fixture(scope="session")
 def shipped_runs(tmp_path_factory) -> list[TrainedRun]:
-    """Both at once: each trains on one thread."""
-    runs = [TrainedRun(name, tmp_path_factory.mktemp(name)) for name in ("tiny", "tiny-bn")]
+    """All at once: each trains on one thread."""
+    options = {"tiny": (), "tiny-bn": (), "tiny-rnn": ("--set", "logging.tensorboard=false")}
+    runs = [TrainedRun(name, tmp_path_factory.mktemp(name), *options[name]) for name in options]
     return [run.finish() for run in runs]
 
 
@@ -42,3 +43,8 @@ def tiny(shipped_runs) -> TrainedRun:
 @pytest.fixture(scope="session")
 def tiny_bn(shipped_runs) -> TrainedRun:
     return shipped_runs[1]
+
+
+@pytest.fixture(scope="session")
+def tiny_rnn(shipped_runs) -> TrainedRun:
+    return shipped_runs[2]
