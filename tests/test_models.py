@@ -74,6 +74,16 @@ def test_a_cache_can_drop_repeat_and_reorder_its_rows(name):
 
 
 @every_variant
+def test_a_memory_can_drop_repeat_and_reorder_its_rows(name):
+    model = build(VARIANTS[name])
+    source, target = ids(3, 5), ids(3, 4, seed=2)
+    source[2, 3:] = PAD_ID
+    rows = torch.tensor([2, 0, 2])
+    picked = model.decode(target[rows], model.encode(source).select(rows))
+    torch.testing.assert_close(picked, model(source, target)[rows])
+
+
+@every_variant
 def test_attention_rows_sum_to_one_and_are_zero_on_padding(name):
     model = build(VARIANTS[name])
     source, target = ids(2, 5), ids(2, 4, seed=2)
