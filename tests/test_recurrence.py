@@ -116,15 +116,17 @@ def test_a_step_is_torchs_cell(bias):
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
-def recurrence(cell: str, *, leftward: bool) -> Recurrence:
+def recurrence(cell: str, *, is_leftward: bool) -> Recurrence:
     torch.manual_seed(0)
-    return Recurrence(cell=cell, d_input=3, width=WIDTH, bias=True, leftward=leftward).double()
+    return Recurrence(
+        cell=cell, d_input=3, width=WIDTH, bias=True, is_leftward=is_leftward
+    ).double()
 
 
 @every_cell
-@pytest.mark.parametrize("leftward", [False, True])
-def test_a_hidden_word_is_as_if_it_were_not_there(cell, leftward):
-    ours = recurrence(cell, leftward=leftward)
+@pytest.mark.parametrize("is_leftward", [False, True])
+def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_leftward):
+    ours = recurrence(cell, is_leftward=is_leftward)
     inputs = torch.randn(2, 5, 3, dtype=torch.float64)
     is_read = torch.tensor([True, False, True, True, False]).expand(2, -1)
     states, last = ours(inputs, ours.start(inputs), is_read)
@@ -132,12 +134,12 @@ def test_a_hidden_word_is_as_if_it_were_not_there(cell, leftward):
     expected, expected_last = ours(shown, ours.start(shown))
     torch.testing.assert_close(states[:, [0, 2, 3]], expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(last, expected_last, atol=1e-12, rtol=0)
-    assert torch.equal(states[:, 1], states[:, 2 if leftward else 0])  # it leaves what it found
+    assert torch.equal(states[:, 1], states[:, 2 if is_leftward else 0])  # it leaves what it found
 
 
 @every_cell
 def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
-    ours = recurrence(cell, leftward=False)
+    ours = recurrence(cell, is_leftward=False)
     inputs = torch.randn(2, 6, 3, dtype=torch.float64)
     whole, last = ours(inputs, ours.start(inputs))
     parts, state = [], ours.start(inputs)
@@ -149,15 +151,15 @@ def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
 
 
 @every_cell
-@pytest.mark.parametrize("leftward", [False, True])
-def test_what_is_recorded_of_each_word_makes_its_state(cell, leftward):
-    ours = recurrence(cell, leftward=leftward)
+@pytest.mark.parametrize("is_leftward", [False, True])
+def test_what_is_recorded_of_each_word_makes_its_state(cell, is_leftward):
+    ours = recurrence(cell, is_leftward=is_leftward)
     inputs = torch.randn(3, 5, 3, dtype=torch.float64)
     with record(ours) as seen:
         states, _ = ours(inputs, ours.start(inputs), IS_READ)
     assert torch.equal(seen["state"], states)
-    onward = seen["state"].flip(1) if leftward else seen["state"]
-    before = seen["before"].flip(1) if leftward else seen["before"]
+    onward = seen["state"].flip(1) if is_leftward else seen["state"]
+    before = seen["before"].flip(1) if is_leftward else seen["before"]
     assert torch.equal(before[:, 1:], onward[:, :-1])
     assert before[:, 0].eq(0).all()
     if cell == "gru":
