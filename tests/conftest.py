@@ -29,8 +29,9 @@ class TrainedRun:
 
 @pytest.fixture(scope="session")
 def shipped_runs(tmp_path_factory) -> list[TrainedRun]:
-    """Both at once: each trains on one thread."""
-    runs = [TrainedRun(name, tmp_path_factory.mktemp(name)) for name in ("tiny", "tiny-bn")]
+    """All at once: each trains on one thread."""
+    names = ("tiny", "tiny-bn", "tiny-rnn")
+    runs = [TrainedRun(name, tmp_path_factory.mktemp(name)) for name in names]
     return [run.finish() for run in runs]
 
 
@@ -42,3 +43,8 @@ def tiny(shipped_runs) -> TrainedRun:
 @pytest.fixture(scope="session")
 def tiny_bn(shipped_runs) -> TrainedRun:
     return shipped_runs[1]
+
+
+@pytest.fixture(scope="session")
+def tiny_rnn(shipped_runs) -> TrainedRun:
+    return shipped_runs[2]

@@ -18,6 +18,12 @@ SMALL = (
     "training.batch_tokens=60", "training.save_every=3", "evaluation.every=5",
 )  # fmt: skip
 
+RECURRENT = (
+    "model.kind=recurrent", "model.position=none", "model.bias=true", "model.bidirectional=true",
+    "model.attention=multiplicative",
+)  # fmt: skip
+KINDS = {"transformer": (), "recurrent": RECURRENT}
+
 
 def small_config(*changes: str) -> Config:
     return load_config(ROOT / "configs" / "tiny.yaml", [*SMALL, *changes])

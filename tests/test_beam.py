@@ -13,6 +13,7 @@ from minitransformer.search import GREEDY, Search, greedy
 from tests.variants import VARIANTS, build, ids
 
 WORDS = [id for id in range(11) if id not in (PAD_ID, BOS_ID, EOS_ID)]  # of the toy vocabulary
+SOME = ["seed", "pre-norm", "rotary", "gru", "gru-none", "lstm-both-ways"]
 
 
 def forced(model, source, targets: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
@@ -41,8 +42,9 @@ def everything(limit: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize(
     ("name", "length_penalty"),
-    [("seed", 0.0), ("seed", 1.0), ("pre-norm", 0.6), ("post-norm", 2.0)],
-)
+    [("seed", 0.0), ("seed", 1.0), ("pre-norm", 0.6), ("post-norm", 2.0), ("gru", 1.0),
+     ("lstm-both-ways", 0.6)],
+)  # fmt: skip
 def test_a_beam_of_everything_is_an_exhaustive_search(name, length_penalty):
     model, limit = build(VARIANTS[name]), 3
     source = ids(1, 4)
@@ -97,7 +99,7 @@ def test_a_narrow_beam_equals_its_definition_whatever_its_neighbours(name):
         assert [each.total for each in found] == pytest.approx(totals, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary"])
+@pytest.mark.parametrize("name", SOME)
 def test_scores_of_a_beam_are_those_of_teacher_forcing(name):
     model = build(VARIANTS[name])
     source = ids(4, 5)
@@ -109,7 +111,7 @@ def test_scores_of_a_beam_are_those_of_teacher_forcing(name):
             assert sum(each.log_probabilities) == pytest.approx(each.total, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary"])
+@pytest.mark.parametrize("name", SOME)
 def test_a_beam_of_one_is_greedy(name):
     model = build(VARIANTS[name])
     source = ids(5, 6)
@@ -162,8 +164,9 @@ def test_a_score_is_exact_where_probabilities_are_too_small_for_numbers(tiny):
     assert min(scores) < -100
 
 
-def test_a_translator_gives_the_best_and_the_others_of_its_beam(tiny):
-    translator = Translator.load(tiny.path)
+@pytest.mark.parametrize("name", ["tiny", "tiny_rnn"])
+def test_a_translator_gives_the_best_and_the_others_of_its_beam(name, request):
+    translator = Translator.load(request.getfixturevalue(name).path)
     assert translator.search == GREEDY
     greedily = translator.translate(["Let's go", "", "I go to school"])
     translator.search = Search(beam=4, length_penalty=1.0)

@@ -151,12 +151,62 @@ modle: {}
         ("hygiene: {empty: keep}", "hygiene.empty: must be one of skip, error; got 'keep'"),
         ("tokenizer: {kind: bpe}", "tokenizer.max_size: kind bpe needs a size from 1 to 1,000,000"),
         ("training: {patience: 3}", "training.patience needs a metric to watch"),
+        ("model: {kind: recurrent, num_heads: 2}",
+         "model.num_heads is a Transformer's; with model.kind: recurrent it must be 1; got 2"),
+        ("model: {kind: recurrent, d_ff: 32}",
+         "model.d_ff is a Transformer's; with model.kind: recurrent it must be 0; got 32"),
+        ("model: {kind: recurrent, norm: pre}",
+         "model.norm is a Transformer's; with model.kind: recurrent it must be none; got pre"),
+        ("model: {cell: lstm}",
+         "model.cell is a recurrent model's; with model.kind: transformer it must be gru; "
+         "got lstm"),
+        ("model: {bidirectional: true}",
+         "model.bidirectional is a recurrent model's; with model.kind: transformer it must be "
+         "false; got true"),
+        ("model: {attention: none}",
+         "model.attention is a recurrent model's; with model.kind: transformer it must be dot; "
+         "got none"),
+        ("model: {kind: recurrent, position: rotary}",
+         "model.position: rotary turns the queries of a Transformer; a recurrent model takes "
+         "none, sinusoidal or learned"),
+        ("model: {kind: recurrent, num_encoder_layers: 2}",
+         "model.num_encoder_layers (2) and model.num_decoder_layers (1) must be equal for "
+         "model.kind: recurrent"),
+        ("model: {kind: recurrent, bidirectional: true, d_model: 7, position: none}",
+         "model.d_model (7) must be even for model.bidirectional: true"),
+        ("model: {kind: recurrent, share_embeddings: target}",
+         "model.share_embeddings: target needs a head as wide as an embedding, and "
+         "[context ; state] is twice as wide; set model.attention_output: true"),
+        ("model: {kind: recurent}",
+         "model.kind: must be one of transformer, recurrent; got 'recurent': "
+         "did you mean 'recurrent'?"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_explained(settings, message, tmp_path):
     start = "" if settings.startswith("data") else SMALLEST
     (error,) = errors_of(start + settings, tmp_path)
     assert message in error
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "{kind: recurrent, d_model: 7, position: none}",
+        "{kind: recurrent, share_embeddings: target, attention: none}",
+        "{kind: recurrent, share_embeddings: target, attention_output: true}",
+        "{kind: recurrent, num_encoder_layers: 2, num_decoder_layers: 2, position: learned}",
+    ],
+)
+def test_what_only_looks_like_a_contradiction_is_allowed(model, tmp_path):
+    assert config_from(f"{SMALLEST}model: {model}", tmp_path).model.kind == "recurrent"
+
+
+def test_a_setting_of_the_other_kind_is_told_where_it_was_made(tmp_path):
+    errors = errors_of(SMALLEST, tmp_path, ["model.kind=recurrent", "model.num_heads=4"])
+    assert errors == [
+        "--set model.num_heads=4: model.num_heads is a Transformer's; "
+        "with model.kind: recurrent it must be 1; got 4"
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "just words", "- a\n- b"])
@@ -256,7 +306,9 @@ any_sections = st.fixed_dictionaries(
     optional={
         name: st.dictionaries(
             st.sampled_from([*names, "nonsense"]),
-            plain_data | st.integers() | st.sampled_from([10**400, "", "pre", "en-es"]),
+            plain_data
+            | st.integers()
+            | st.sampled_from([10**400, "", "pre", "en-es", "recurrent", "lstm", "none"]),
         )
         for name, names in keys.items()
     },

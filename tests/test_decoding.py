@@ -103,16 +103,18 @@ def test_a_small_vocabulary_runs_out_of_runners_up():
             assert min(probability for _, probability in choice.runners_up) >= 0
 
 
-def test_decoding_switches_dropout_off_and_leaves_the_mode_as_it_was():
-    model = build(VARIANTS["shared-all"]).train()
+@pytest.mark.parametrize("name", ["shared-all", "lstm-both-ways"])
+def test_decoding_switches_dropout_off_and_leaves_the_mode_as_it_was(name):
+    model = build(VARIANTS[name]).train()
     source = ids(2, 5)
     first, second = (greedy(model, source, start_id=EOS_ID, limits=[6, 6]) for _ in range(2))
     assert first == second
     assert model.training
 
 
-def test_batch_sizes_give_the_same_text_with_a_trained_model(tiny):
-    translator = Translator.load(tiny.path)
+@pytest.mark.parametrize("name", ["tiny", "tiny_rnn"])
+def test_batch_sizes_give_the_same_text_with_a_trained_model(name, request):
+    translator = Translator.load(request.getfixturevalue(name).path)
     expected = [translator(sentence) for sentence in SENTENCES]
     assert expected[0] == "Vamos"
     for batch_size in (1, 3, 64):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT
+from tests.small_runs import RECURRENT, final_hashes
 from tests.survival import Uninterrupted, command, differences, uninterrupted_in
 
 NOISE = {"COLUMNS": "20", "TERM": "dumb", "PYTHONOPTIMIZE": "1", "OMP_NUM_THREADS": "2",
@@ -19,10 +20,10 @@ def whole(tmp_path_factory) -> Uninterrupted:
     return uninterrupted_in(tmp_path_factory.mktemp("whole"))
 
 
-def trained(folder: Path, run: str, environment: dict[str, str]) -> Path:
+def trained(folder: Path, run: str, environment: dict[str, str], *changes: str) -> Path:
     """The run's folder, after a Python of its own has trained there."""
     folder.mkdir(parents=True)
-    script, *arguments = command()
+    script, *arguments = command(*changes)
     result = subprocess.run(
         [sys.executable, ROOT / script, *arguments, "--run", run],
         cwd=folder, env=os.environ | environment, capture_output=True, check=False,
@@ -54,6 +55,14 @@ def test_the_same_seed_gives_the_same_bits_in_another_place_and_environment(whol
 )
 def test_no_part_of_the_environment_changes_a_bit(whole, tmp_path, environment):
     assert differences(trained(tmp_path / "here", "run", environment), whole.outcome) == []
+
+
+@pytest.mark.slow
+def test_no_part_of_the_environment_changes_a_bit_of_a_recurrent_model(tmp_path):
+    changes = (*RECURRENT, "logging.tensorboard=false")
+    first = trained(tmp_path / "first", "run", {"PYTHONHASHSEED": "0"}, *changes)
+    other = trained(tmp_path / "other", "läuft", {"PYTHONHASHSEED": "7", **NOISE}, *changes)
+    assert final_hashes(first) == final_hashes(other)
 
 
 def test_another_seed_is_noticed(whole, tmp_path):

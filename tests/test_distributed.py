@@ -23,7 +23,7 @@ from minitransformer.training.companions import launched_processes
 from minitransformer.training.distributed import Ranks, joined, open_store
 from minitransformer.training.gradients import Objective, add_gradients, settle
 from tests.processes import ROOT, Running, context, run
-from tests.small_runs import final_hashes, trainer_for
+from tests.small_runs import RECURRENT, final_hashes, trainer_for
 from tests.test_trainer import without_clock
 
 SETTINGS = (
@@ -102,8 +102,9 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
         (2, ("training.label_smoothing=0.1",)),
         (2, ("training.accumulate=3", "model.norm=pre", "model.d_ff=32", "model.bias=true")),
         (3, ("training.batch_tokens=14", "training.train_only=[decoder, head]")),
+        pytest.param(2, (*RECURRENT, "training.accumulate=3"), marks=pytest.mark.slow),
     ],
-    ids=["two", "accumulated", "three, one of them with nothing to do"],
+    ids=["two", "accumulated", "three, one of them with nothing to do", "recurrent"],
 )
 def test_gradients_of_several_processes_are_those_of_one(tmp_path, world_size, changes):
     settings = ("model.dropout=0", "model.inner_dropout=0", *changes)

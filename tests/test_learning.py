@@ -17,11 +17,11 @@ def last_rows(run_path: Path) -> dict[str, dict]:
     return {row["split"]: row for row in rows if row["step"] == rows[-1]["step"]}
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny_bn"])
+@pytest.mark.parametrize("name", ["tiny", "tiny_bn", "tiny_rnn"])
 def test_every_training_pair_is_reproduced_and_new_combinations_are_understood(name, request):
     trained = request.getfixturevalue(name)
     assert trained.result.code == 0
-    corpus = corpus_of(source="en-es" if name == "tiny" else "en-bn")
+    corpus = corpus_of(source="en-bn" if name == "tiny_bn" else "en-es")
     translator = Translator.load(trained.path)
     translations = translator.translate([pair.source for pair in corpus.train])
     assert [each.text for each in translations] == [pair.target for pair in corpus.train]
@@ -65,7 +65,7 @@ def test_metrics_have_one_object_per_evaluation_and_split(tiny):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["tiny", "tiny-bn"])
+@pytest.mark.parametrize("config", ["tiny", "tiny-bn", "tiny-rnn"])
 def test_held_out_combinations_are_95_percent_exact_in_the_mean_of_five_seeds(config, tmp_path):
     held_out = []
     for seed in range(1, 6):

@@ -17,13 +17,20 @@ def test_recording_changes_no_bit_of_the_logits(name):
     assert torch.equal(plain, model(source, target))
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_recorded_name_begins_with_the_path_of_a_module(name):
+    model = build(VARIANTS[name])
+    with record(model) as tensors:
+        model(ids(1, 3), ids(1, 2, seed=2))
+    paths = {path for path, _ in model.named_modules()}
+    assert {name.rpartition(".")[0] for name in tensors} <= paths
+
+
 def test_names_are_the_paths_of_the_modules():
     model = build(VARIANTS["seed"])
     with record(model) as tensors:
         model(ids(1, 3), ids(1, 2, seed=2))
     assert tensors["decoder.layers.0.cross_attention.weights"].shape == (1, 1, 2, 3)
-    paths = {path for path, _ in model.named_modules()}
-    assert {name.rpartition(".")[0] for name in tensors} <= paths
     assert {name for name in tensors if name.startswith("decoder.layers.0.self_attention.")} == {
         f"decoder.layers.0.self_attention.{part}"
         for part in ("query", "key", "value", "scores", "scaled", "weights", "context", "output")
@@ -50,8 +57,27 @@ def test_a_recorded_cached_step_is_a_row_of_the_teacher_forced_recording():
         torch.testing.assert_close(row, full, atol=1e-5, rtol=1e-5)
 
 
-def test_recorded_tensors_are_copies_without_a_graph():
-    model = build(VARIANTS["seed"])
+@pytest.mark.parametrize("name", ["gru-both-ways", "lstm"])
+def test_a_recorded_cached_step_of_a_recurrent_model_is_a_row_as_well(name):
+    model = build(VARIANTS[name]).double()
+    source, target = ids(1, 4), ids(1, 5, seed=2)
+    with record(model) as forced:
+        model(source, target)
+    memory = model.encode(source)
+    cache = model.new_cache(memory)
+    for place in range(5):
+        with record(model) as step:
+            model.decode(target[:, place : place + 1], memory, cache)
+        rows = [path for path in step if path.startswith(("decoder.layers.", "decoder.attention."))]
+        rows = [path for path in rows if not path.endswith("attention.value")]  # the source's
+        assert len(rows) == {"gru-both-ways": 2 * 5, "lstm": 2 * 8}[name] + 7
+        for path in rows:
+            torch.testing.assert_close(step[path][..., 0, :], forced[path][..., place, :])
+
+
+@pytest.mark.parametrize("name", ["seed", "gru", "lstm-both-ways"])
+def test_recorded_tensors_are_copies_without_a_graph(name):
+    model = build(VARIANTS[name])
     with record(model) as tensors:
         logits = model(ids(1, 3), ids(1, 2, seed=2))
     kept = tensors["logits"].clone()

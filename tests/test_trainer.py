@@ -19,7 +19,7 @@ from minitransformer.metrics import Sum
 from minitransformer.training.gradients import Objective
 from minitransformer.training.watcher import Watcher
 from tests.corpus_files import counts
-from tests.small_runs import same_bits, trainer_for, weights
+from tests.small_runs import KINDS, RECURRENT, same_bits, trainer_for, weights
 
 
 def without_clock(path: Path) -> list[dict]:
@@ -43,16 +43,24 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A run that nothing interrupted."""
-    trainer = trainer_for(tmp_path_factory.mktemp("whole") / "run")
-    trainer.run()
-    return trainer
+def wholes(tmp_path_factory):
+    """Runs of every kind that nothing interrupted."""
+    trainers = {
+        kind: trainer_for(tmp_path_factory.mktemp(kind) / "run", *changes)
+        for kind, changes in KINDS.items()
+    }
+    for trainer in trainers.values():
+        trainer.run()
+    return trainers
 
 
-@pytest.mark.parametrize("stop_at", [1, 7, 11])
-def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, whole, stop_at):
-    first = trainer_for(tmp_path / "parts")
+@pytest.mark.parametrize(
+    ("kind", "stop_at"),
+    [("transformer", 1), ("transformer", 7), ("transformer", 11), ("recurrent", 7)],
+)
+def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, wholes, kind, stop_at):
+    whole = wholes[kind]
+    first = trainer_for(tmp_path / "parts", *KINDS[kind])
     first.evaluate()
     while first.state.step < stop_at:
         first.step()
@@ -60,7 +68,7 @@ def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, whole,
             first.evaluate()
     first.save()
     torch.manual_seed(999)
-    second = trainer_for(tmp_path / "parts")
+    second = trainer_for(tmp_path / "parts", *KINDS[kind])
     assert second.state.step == stop_at
     second.run()
     assert same_bits(weights(whole), weights(second))
@@ -81,11 +89,13 @@ def test_metrics_written_after_the_last_checkpoint_are_cut_off(tmp_path):
     assert trainer.run_folder.metrics.read_bytes() == kept
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_micro_batches_equal_one_batch(tmp_path, smoothing):
+@pytest.mark.parametrize(
+    ("kind", "smoothing"), [("transformer", 0.0), ("transformer", 0.1), ("recurrent", 0.1)]
+)
+def test_micro_batches_equal_one_batch(tmp_path, kind, smoothing):
     settings = (
-        "model.dropout=0", "model.inner_dropout=0", "data.limit=30", "training.clip_norm=0",
-        f"training.label_smoothing={smoothing}",
+        *KINDS[kind], "model.dropout=0", "model.inner_dropout=0", "data.limit=30",
+        "training.clip_norm=0", f"training.label_smoothing={smoothing}",
     )  # fmt: skip
     one = trainer_for(tmp_path / "one", *settings, "training.batch_tokens=100000")
     many = trainer_for(tmp_path / "many", *settings, "training.batch_tokens=40")
@@ -104,12 +114,14 @@ def test_micro_batches_equal_one_batch(tmp_path, smoothing):
     assert whole.gradient_norm == pytest.approx(parts.gradient_norm, rel=1e-12)
 
 
-def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
+    plain = (*KINDS[kind], "model.dropout=0", "model.inner_dropout=0")
     trainer = trainer_for(
-        tmp_path / "run", "model.dropout=0", "model.inner_dropout=0", "training.schedule=constant",
-        "training.label_smoothing=0.1", "training.clip_norm=0.05",
+        tmp_path / "run", *plain, "training.schedule=constant", "training.label_smoothing=0.1",
+        "training.clip_norm=0.05",
     )  # fmt: skip
-    twin = trainer_for(tmp_path / "twin", "model.dropout=0", "model.inner_dropout=0").model
+    twin = trainer_for(tmp_path / "twin", *plain).model
     twin.load_state_dict(trainer.model.state_dict())
     places = trainer.stream.order[0]
     batch = make_batch(
@@ -428,8 +440,13 @@ def test_sentences_too_short_for_bleu_have_none(tmp_path):
     assert "tok:13a" in row["bleu_signature"]
 
 
-def test_half_the_bits_train_nearly_the_same_and_keep_whole_weights(tmp_path):
-    shape = ("model.norm=pre", "model.d_ff=32", "model.dropout=0", "model.inner_dropout=0")
+@pytest.mark.parametrize(
+    "shape",
+    [("model.norm=pre", "model.d_ff=32"), RECURRENT, (*RECURRENT, "model.cell=lstm")],
+    ids=["transformer", "gru", "lstm"],
+)
+def test_half_the_bits_train_nearly_the_same_and_keep_whole_weights(tmp_path, shape):
+    shape = (*shape, "model.dropout=0", "model.inner_dropout=0")
     whole = trainer_for(tmp_path / "whole", *shape)
     half = trainer_for(tmp_path / "half", *shape, "training.precision=bf16")
     for step in range(5):

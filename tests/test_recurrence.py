@@ -1,0 +1,243 @@
+"""torch.nn is the judge: GRUs, LSTMs and models of them, with the same weights, are the same."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from minitransformer.data.tokens import PAD_ID
+from minitransformer.model.recurrence import EncoderRecurrence, Recurrence, gru_step, lstm_step
+from minitransformer.model.recurrent import Recurrent
+from minitransformer.model.trace import record
+from minitransformer.settings import ModelConfig
+from tests.variants import RECURRENTS, TARGET_VOCAB, build, ids
+
+WIDTH = 6
+LENGTHS = torch.tensor([5, 3, 1])
+IS_READ = torch.arange(5) < LENGTHS[:, None]
+JUDGES = {"gru": nn.GRU, "lstm": nn.LSTM}
+every_cell = pytest.mark.parametrize("cell", JUDGES)
+every_recurrent = pytest.mark.parametrize("name", RECURRENTS)
+
+
+def by_torchs_names(layers: nn.ModuleList) -> dict[str, Tensor]:
+    """The weights of our layers, as torch calls them; they stand in its order."""
+    found = {}
+    for number, layer in enumerate(layers):
+        is_encoder = isinstance(layer, EncoderRecurrence)
+        directions = [layer.rightward, layer.leftward] if is_encoder else [layer, None]
+        for direction, ending in zip(directions, ("", "_reverse"), strict=True):
+            if direction is None:
+                continue
+            for part, shorthand in (("word", "ih"), ("state", "hh")):
+                for name, value in getattr(direction, part).named_parameters():
+                    found[f"{name}_{shorthand}_l{number}{ending}"] = value
+    return found
+
+
+def torchs_reading(layers: nn.ModuleList, inputs: Tensor, *, cell: str, lengths=None, start=None):
+    """What torch.nn.GRU or LSTM makes of this with the weights of our layers: outputs, last."""
+    weights = by_torchs_names(layers)
+    both_ways = any(name.endswith("_reverse") for name in weights)
+    judge = JUDGES[cell](
+        inputs.shape[-1], weights["weight_hh_l0"].shape[1], num_layers=len(layers),
+        bias="bias_ih_l0" in weights, bidirectional=both_ways, batch_first=True,
+    )  # fmt: skip
+    assert weights.keys() == dict(judge.named_parameters()).keys()
+    if lengths is not None:
+        inputs = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    outputs, last = functional_call(judge, weights, (inputs, start))
+    if lengths is not None:
+        outputs, _ = pad_packed_sequence(outputs, batch_first=True)
+    parts = last if isinstance(last, tuple) else (last,)  # each [layers · directions, B, W]
+    side_by_side = [
+        [torch.cat(layer.unbind(), dim=-1) for layer in part.split(1 + both_ways)] for part in parts
+    ]
+    return outputs, list(zip(*side_by_side, strict=True))
+
+
+def encoder_layers(cell: str, *, layers: int, bidirectional: bool, bias: bool) -> nn.ModuleList:
+    torch.manual_seed(0)
+    return nn.ModuleList(
+        EncoderRecurrence(cell=cell, d_model=WIDTH, bias=bias, bidirectional=bidirectional)
+        for _ in range(layers)
+    ).double()
+
+
+@every_cell
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_reading_equals_torchs_with_the_same_weights(cell, layers, bidirectional, bias):
+    ours = encoder_layers(cell, layers=layers, bidirectional=bidirectional, bias=bias)
+    inputs = torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    states, last = inputs, []
+    for layer in ours:
+        states, last_of_layer = layer(states, IS_READ)
+        last.append(last_of_layer)
+    expected, expected_last = torchs_reading(ours, inputs, cell=cell, lengths=LENGTHS)
+    same = {"atol": 1e-12, "rtol": 0}
+    torch.testing.assert_close(states[IS_READ], expected[IS_READ], **same)
+    torch.testing.assert_close(last, expected_last, **same)
+
+    weighting = torch.randn(3, 5, WIDTH, dtype=torch.float64) * IS_READ[..., None]
+    wanted = [inputs, *ours.parameters()]
+    gradients, expected_gradients = (
+        torch.autograd.grad(
+            (outputs * weighting).sum()
+            + sum(part.square().sum() for each in ends for part in each),
+            wanted,
+        )
+        for outputs, ends in ((states, last), (expected, expected_last))
+    )
+    torch.testing.assert_close(gradients, expected_gradients, **same)
+    assert all(gradient.ne(0).any() for gradient in gradients)
+    assert gradients[0][~IS_READ].eq(0).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_step_is_torchs_cell(bias):
+    torch.manual_seed(0)
+    words, state, memory = torch.randn(3, 4, WIDTH, dtype=torch.float64)
+    for kind, given in ((nn.GRUCell, state), (nn.LSTMCell, (state, memory))):
+        cell = kind(WIDTH, WIDTH, bias=bias).double()
+        from_word, from_state = (
+            nn.functional.linear(inputs, *(getattr(cell, f"{each}_{which}") for each in parts))
+            for which, inputs in (("ih", words), ("hh", state))
+            for parts in [("weight", "bias") if bias else ("weight",)]
+        )
+        expected = cell(words, given)
+        if kind is nn.GRUCell:
+            found = gru_step(from_word, from_state, state).state
+        else:
+            step = lstm_step(from_word, from_state, memory)
+            found = step.state, step.cell
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+def recurrence(cell: str, *, is_leftward: bool) -> Recurrence:
+    torch.manual_seed(0)
+    return Recurrence(
+        cell=cell, d_input=3, width=WIDTH, bias=True, is_leftward=is_leftward
+    ).double()
+
+
+@every_cell
+@pytest.mark.parametrize("is_leftward", [False, True])
+def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_leftward):
+    ours = recurrence(cell, is_leftward=is_leftward)
+    inputs = torch.randn(2, 5, 3, dtype=torch.float64)
+    is_read = torch.tensor([True, False, True, True, False]).expand(2, -1)
+    states, last = ours(inputs, ours.start(inputs), is_read)
+    shown = inputs[:, [0, 2, 3]]
+    expected, expected_last = ours(shown, ours.start(shown))
+    torch.testing.assert_close(states[:, [0, 2, 3]], expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(last, expected_last, atol=1e-12, rtol=0)
+    assert torch.equal(states[:, 1], states[:, 2 if is_leftward else 0])  # it leaves what it found
+
+
+@every_cell
+def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
+    ours = recurrence(cell, is_leftward=False)
+    inputs = torch.randn(2, 6, 3, dtype=torch.float64)
+    whole, last = ours(inputs, ours.start(inputs))
+    parts, state = [], ours.start(inputs)
+    for part in inputs.split([2, 1, 3], dim=1):
+        states, state = ours(part, state)
+        parts.append(states)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-12, rtol=0)
+    torch.testing.assert_close(state, last, atol=1e-12, rtol=0)
+
+
+@every_cell
+@pytest.mark.parametrize("is_leftward", [False, True])
+def test_what_is_recorded_of_each_word_makes_its_state(cell, is_leftward):
+    ours = recurrence(cell, is_leftward=is_leftward)
+    inputs = torch.randn(3, 5, 3, dtype=torch.float64)
+    with record(ours) as seen:
+        states, _ = ours(inputs, ours.start(inputs), IS_READ)
+    assert torch.equal(seen["state"], states)
+    onward = seen["state"].flip(1) if is_leftward else seen["state"]
+    before = seen["before"].flip(1) if is_leftward else seen["before"]
+    assert torch.equal(before[:, 1:], onward[:, :-1])
+    assert before[:, 0].eq(0).all()
+    if cell == "gru":
+        made = (1 - seen["update"]) * seen["candidate"] + seen["update"] * seen["before"]
+    else:
+        kept, entered = seen["forget"] * seen["cell_before"], seen["input"] * seen["candidate"]
+        torch.testing.assert_close(seen["cell"][IS_READ], (kept + entered)[IS_READ])
+        made = seen["output"] * seen["cell"].tanh()
+    torch.testing.assert_close(seen["state"][IS_READ], made[IS_READ], atol=1e-12, rtol=0)
+    assert torch.equal(seen["state"][~IS_READ], seen["before"][~IS_READ])
+
+
+def logits_by_torch(model: Recurrent, config: ModelConfig, source: Tensor, target: Tensor):
+    """The whole model again, of torch's layers and written out formulas; asks the config alone."""
+    scale = config.d_model**0.5 if config.scale_embeddings else 1.0
+
+    def embedded(side: nn.Module, tokens: Tensor) -> Tensor:
+        places = (
+            side.embedding.positions.table[: tokens.shape[1]] if config.position != "none" else 0
+        )
+        return side.embedding.weight[tokens] * scale + places
+
+    is_real = source != PAD_ID
+    read = {"cell": config.cell}
+    h, last = torchs_reading(
+        model.encoder.layers, embedded(model.encoder, source), lengths=is_real.sum(1), **read
+    )
+    parts = tuple(torch.stack(part) for part in zip(*last, strict=True))
+    s, _ = torchs_reading(
+        model.decoder.layers, embedded(model.decoder, target),
+        start=parts if config.cell == "lstm" else parts[0], **read,
+    )  # fmt: skip
+    if config.attention != "none":
+        is_multiplicative = config.attention == "multiplicative"
+        matrix = model.decoder.attention.key.weight if is_multiplicative else torch.eye(s.shape[-1])
+        e = torch.einsum("btd,dk,bsk->bts", s, matrix.to(s.dtype), h)
+        e = e / config.d_model**0.5 if config.scale_scores else e
+        alpha = e.masked_fill(~is_real[:, None], float("-inf")).softmax(-1)
+        s = torch.cat((alpha @ h, s), dim=-1)
+        if config.attention_output:
+            s = torch.tanh(s @ model.decoder.attention.output.weight.T)
+    return s @ model.head.weight.T + model.head.bias
+
+
+@every_recurrent
+def test_a_recurrent_model_equals_its_twin_of_torchs_layers(name):
+    config = RECURRENTS[name]
+    model = build(config).double()
+    source, target = ids(3, 5), ids(3, 4, seed=2)
+    source[1, 3:] = PAD_ID
+    source[2, 1:] = PAD_ID
+    logits, expected = model(source, target), logits_by_torch(model, config, source, target)
+    assert expected.shape == (3, 4, TARGET_VOCAB)
+    torch.testing.assert_close(logits, expected, atol=1e-11, rtol=0)
+    weighting = torch.randn(logits.shape, dtype=torch.float64)
+    parameters = dict(model.named_parameters())
+    gradients, expected_gradients = (
+        dict(zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True))
+        for loss in ((logits * weighting).sum(), (expected * weighting).sum())
+    )
+    torch.testing.assert_close(gradients, expected_gradients, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["cell", "bidirectional", "attention", "attention_output", "scale_scores", "bias", "position",
+     "scale_embeddings", "num_encoder_layers"],
+)  # fmt: skip
+def test_the_twins_differ_in_every_setting_of_the_arithmetic(setting):
+    assert len({getattr(config, setting) for config in RECURRENTS.values()}) > 1
+
+
+@every_recurrent
+def test_padding_in_the_middle_of_a_source_is_as_if_it_were_not_there(name):
+    config = RECURRENTS[name]
+    model = build(config).double()
+    source, target = ids(2, 5), ids(2, 3, seed=2)
+    hidden = torch.cat((source[:, :2], torch.full((2, 2), PAD_ID), source[:, 2:]), dim=1)
+    found, expected = model(hidden, target), model(source, target)
+    is_same = torch.allclose(found, expected, atol=1e-12, rtol=0)
+    assert is_same is (config.position == "none")  # or else the words after it stand elsewhere

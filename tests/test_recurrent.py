@@ -1,0 +1,169 @@
+"""Facts of the recurrent model alone: what its attention, its states and its dropout do."""
+
+import pytest
+import torch
+
+from minitransformer.explain.worked.engine import work_through
+from minitransformer.explain.worked.sheet_reader import load_shipped
+from minitransformer.model.attention import dot_scores, multiplicative_scores
+from minitransformer.model.encoder_decoder import Memory
+from minitransformer.model.recurrent import SourceAttention
+from minitransformer.model.trace import record
+from minitransformer.settings import ModelConfig
+from tests.variants import LAYERED, RECURRENTS, build, ids
+
+WITHOUT_ATTENTION = [name for name, each in RECURRENTS.items() if each.attention == "none"]
+WITH_ATTENTION = [name for name in RECURRENTS if name not in WITHOUT_ATTENTION]
+
+
+def source_attention(score: str, d_model: int) -> SourceAttention:
+    return SourceAttention(
+        d_model=d_model, score=score, attention_output=False, scale_scores=False, dropout=0.0
+    ).double()
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [("dot-attention", "alpha"), ("multiplicative-attention", "a")]
+)
+def test_its_attention_makes_the_numbers_of_the_sheets(name, weights):
+    worked = work_through(load_shipped(name))
+    given = worked.sheet.given
+    attention = source_attention(name.removesuffix("-attention"), d_model=4)
+    if attention.key is not None:
+        attention.key.weight.data = given["W"]
+    mask = torch.ones(1, 1, 1, 3, dtype=torch.bool)
+    with record(attention) as seen:
+        output = attention(given["s"][None], Memory(given["h"][None], mask))
+    exact = {each.step.name: each.values.exact for each in worked.steps if each.values}
+    same = {"atol": 1e-12, "rtol": 0}
+    torch.testing.assert_close(seen["scores"][0, 0], exact["e"], **same)
+    torch.testing.assert_close(seen["weights"][0, 0], exact[weights], **same)
+    torch.testing.assert_close(seen["context"][0, 0], exact["context"], **same)
+    torch.testing.assert_close(output[0].detach(), exact["joined"], **same)
+    assert torch.equal(seen["joined"], output)
+
+
+@pytest.mark.parametrize("name", WITH_ATTENTION)
+def test_scores_are_those_of_attention_and_the_head_reads_context_and_state(name):
+    config, model = RECURRENTS[name], build(RECURRENTS[name])
+    with record(model) as seen:
+        model(ids(2, 5), ids(2, 4, seed=2))
+    part = {
+        path.rpartition(".")[2]: value
+        for path, value in seen.items()
+        if path.startswith("decoder.attention.")
+    }
+    s, h = seen[f"decoder.layers.{config.num_decoder_layers - 1}.state"], seen["encoder.output"]
+    assert torch.equal(part["query"][:, 0], s)
+    assert torch.equal(part["value"][:, 0], h)
+    if config.attention == "dot":
+        scores = dot_scores(s, h)
+    else:
+        matrix = model.decoder.attention.key.weight
+        assert not torch.allclose(matrix, matrix.T)  # or else W h and h W could not be told apart
+        scores = multiplicative_scores(s, matrix, h)
+    torch.testing.assert_close(part["scores"][:, 0], scores)
+    width = config.d_model**0.5 if config.scale_scores else 1
+    torch.testing.assert_close(part["scaled"], part["scores"] / width)
+    torch.testing.assert_close(part["joined"], torch.cat((part["weights"][:, 0] @ h, s), dim=-1))
+    read = part["joined"]
+    if config.attention_output:
+        read = torch.tanh(read @ model.decoder.attention.output.weight.T)
+    torch.testing.assert_close(seen["logits"], model.head(read))
+
+
+@pytest.mark.parametrize("name", RECURRENTS)
+def test_without_attention_the_source_is_known_by_the_first_state_alone(name):
+    model = build(RECURRENTS[name])
+    target = ids(2, 4, seed=2)
+    memory, other = model.encode(ids(2, 5)), model.encode(ids(2, 5, seed=3))
+    logits = model.decode(target, memory)
+    other_states = model.decode(target, other._replace(last=memory.last))
+    other_start = model.decode(target, memory._replace(last=other.last))
+    assert torch.equal(logits, other_states) is (name in WITHOUT_ATTENTION)
+    assert not torch.allclose(logits, other_start, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in RECURRENTS.items() if each.position == "none"]
+)
+def test_the_order_of_the_source_matters_without_positions(name):
+    model = build(RECURRENTS[name])
+    source, target = ids(1, 4), ids(1, 2, seed=2)
+    assert not torch.allclose(model(source, target), model(source.flip(1), target), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scale_scores": False}, {"scale_embeddings": True}, {"position": "sinusoidal"},
+        {"position": "learned"}, {"attention": "multiplicative"}, {"attention": "none"},
+        {"attention_output": True}, {"bias": False}, {"head_bias": False}, {"cell": "lstm"},
+        {"bidirectional": True},
+    ],
+)  # fmt: skip
+def test_every_setting_reaches_the_arithmetic(change):
+    plain, changed = build(ModelConfig(**LAYERED)), build(ModelConfig(**LAYERED | change))
+    theirs = plain.state_dict()
+    shared = {
+        name: theirs[name]
+        for name, value in changed.state_dict().items()
+        if name in theirs and theirs[name].shape == value.shape
+    }
+    changed.load_state_dict(shared, strict=False)  # so that only the setting can make a difference
+    source, target = ids(2, 5), ids(2, 4, seed=2)
+    assert not torch.allclose(plain(source, target), changed(source, target), atol=1e-4)
+
+
+DROPPING = ModelConfig(**LAYERED | {"dropout": 0.5, "inner_dropout": 0.25})
+
+
+def test_dropout_reaches_every_part_and_only_in_training():
+    model = build(DROPPING)
+    parts = {name: part for name, part in model.named_modules() if hasattr(part, "dropout")}
+    assert {name: part.dropout for name, part in parts.items()} == {
+        "encoder": 0.5, "encoder.embedding": 0.5, "decoder": 0.5, "decoder.embedding": 0.5,
+        "decoder.attention": 0.25,
+    }  # fmt: skip
+    source, target = ids(2, 5), ids(2, 4, seed=2)
+    assert torch.equal(model(source, target), model(source, target))
+    model.train()
+    for name, part in parts.items():  # each alone
+        for other in parts.values():
+            other.dropout = 0.5 if other is part else 0.0
+        assert not torch.equal(model(source, target), model(source, target)), name
+    for part in parts.values():
+        part.dropout = 0.0
+    assert torch.equal(model(source, target), model(source, target))
+
+
+def test_dropout_falls_on_what_is_handed_up_and_never_on_what_is_carried_on():
+    torch.manual_seed(0)
+    model = build(ModelConfig(**LAYERED | {"num_encoder_layers": 1, "num_decoder_layers": 1}))
+    source, target = ids(2, 5), ids(2, 4, seed=2)
+
+    def run():
+        with record(model) as seen:
+            memory = model.encode(source)
+            cache = model.new_cache(memory)
+            model.decode(target, memory, cache)
+        return seen, memory.last, cache.states
+
+    _, plain_last, plain_states = run()
+    model.train()
+    model.encoder.dropout = model.decoder.dropout = 0.5
+    seen, last, states = run()
+    torch.testing.assert_close(last, plain_last, atol=0, rtol=0)
+    torch.testing.assert_close(states, plain_states, atol=0, rtol=0)
+    for path in ("encoder.output", "decoder.attention.query", "decoder.output"):
+        assert 0.3 < float(seen[path].eq(0).double().mean()) < 0.8, path
+
+
+@pytest.mark.parametrize("name", RECURRENTS)
+def test_decoding_leaves_the_memory_as_it_was(name):
+    model = build(RECURRENTS[name])
+    memory, target = model.encode(ids(3, 5)), ids(3, 4, seed=2)
+    cache = model.new_cache(memory)
+    first = model.decode(target, memory, cache)
+    cache.select(torch.tensor([2, 2, 0]))
+    assert torch.equal(model.decode(target, memory), first)
