@@ -10,7 +10,7 @@ from minitransformer.errors import UsageError, UserError, did_you_mean
 from minitransformer.explain.checking import check
 from minitransformer.explain.experiments import NOTHING, Experiment, head_of
 from minitransformer.explain.terminal_view import View, wants_colour
-from minitransformer.explain.walkthrough import Walkthrough, walk_through
+from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
 from minitransformer.line_translation import RUNNERS_UP, remarks, score_fields
 
 HELP = """\
@@ -97,7 +97,10 @@ class Prompt:
 
     def attention(self, words: list[str]) -> None:
         is_asked = by_words(words)
-        show(self.view.attention(self.walked(self.experiment), by_words=is_asked))
+        walk = self.walked(self.experiment)
+        if not walk.has_attention:
+            raise UsageError(NO_ATTENTION)
+        show(self.view.attention(walk, by_words=is_asked))
 
     def why(self, words: list[str]) -> None:
         told = self.view.words if by_words(words) else self.view.why

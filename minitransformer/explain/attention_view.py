@@ -60,6 +60,13 @@ class AttentionView:
         return "cross" if is_cross else "encoder" if self.is_encoder else "decoder"
 
     @property
+    def title(self) -> str:
+        """Which one it is, in words; that of a recurrent model has no other beside it."""
+        if ".layers." not in self.name:
+            return "attention, decoder"
+        return f"{self.look}, {'encoder' if self.is_encoder else 'decoder'} layer {self.layer}"
+
+    @property
     def entropy(self) -> Float[Tensor, " heads"]:
         """How widely each head looks, in bits: 0 at one word, 2 at four alike; rows' mean."""
         bits: Tensor = torch.special.entr(self.weights).sum(-1).mean(-1) / math.log(2)

@@ -1,6 +1,7 @@
 """A picture as parts with places in pixels, and the two ways to draw it: PNG and SVG."""
 
 import io
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
@@ -80,7 +81,9 @@ def right_edge(part: Text | Cells) -> int:
     if part.is_turned or part.anchor == "end":
         return part.x
     share = {"start": 1.0, "middle": 0.5}[part.anchor]
-    return part.x + round(share * fonts.width(part.text, part.size))
+    # Letters of a file, which is drawn at twice the size, are not just twice as wide.
+    width = max(fonts.width(part.text, part.size), fonts.width(part.text, 2 * part.size) / 2)
+    return part.x + math.ceil(share * width)
 
 
 def beside(pictures: list[Picture], gap: int) -> Picture:

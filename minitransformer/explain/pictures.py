@@ -59,10 +59,9 @@ def attention_picture(
     heads = {f"head {number}": each for number, each in enumerate(weights)}
     if len(weights) > 1:
         heads["mean of all heads"] = weights.mean(axis=0)
-    side = "encoder" if view.is_encoder else "decoder"
     labelling = best.labelling if best else ""
     layout = Layout(view, rows, {} if numbers is None else numbers, labelling)
-    title = best.caption if best else f"{view.look}, {side} layer {view.layer}"
+    title = best.caption if best else view.title
     parts: list[Text | Cells] = [
         Text(MARGIN, 15, title, TITLE),
         Text(MARGIN, 29, layout.axes, SMALL, ink="grey"),
@@ -95,6 +94,7 @@ def sentence_picture(
     columns = [
         [attention_picture(view, numbers=names.numbers) for view in views if view.where == where]
         for where in ("encoder", "decoder", "cross")
+        if any(view.where == where for view in views)
     ]
     widths = [
         max(right_edge(part) for picture in column for part in picture.parts) for column in columns

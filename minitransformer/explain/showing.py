@@ -12,7 +12,7 @@ from minitransformer.explain.best_alignment import FED, remembered
 from minitransformer.explain.checking import check
 from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_within, wants_colour
-from minitransformer.explain.walkthrough import Walkthrough, walk_through
+from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
 from minitransformer.explain.walkthrough_files import write_walkthroughs
 from minitransformer.explain.word_view import views_by_words
 from minitransformer.line_translation import printable, remarks, without_controls
@@ -113,6 +113,8 @@ def write_attention(
         )
     for text in sentences:
         walk = walk_through(translator, text)
+        if not walk.has_attention:
+            raise UsageError(f"--attention {path}: {NO_ATTENTION}")
         say_remarks(walk, translator)
         print(walk.translation)
         if by_words(options, translator):

@@ -73,6 +73,10 @@ class Walkthrough:
     translation: str
     is_finished: bool
 
+    @property
+    def has_attention(self) -> bool:
+        return self.steps[0].cross_attention is not None
+
     def stages(self) -> Iterator[tuple[int, Stage]]:
         """Every stage with the number of its decoding step; 0 is the encoder."""
         for stage in self.encoder:
@@ -83,6 +87,7 @@ class Walkthrough:
 
 
 NUM_CANDIDATES = 5
+NO_ATTENTION = "this model looks at nothing: it was built with model.attention: none"
 
 
 @torch.no_grad()
