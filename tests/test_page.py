@@ -11,14 +11,23 @@ import torch
 from fontTools.ttLib import TTFont
 
 from minitransformer.decoding import Translator
+from minitransformer.explain.experiments import Experiment
 from minitransformer.explain.page import page_html, page_style
-from minitransformer.explain.page_data import key_of
+from minitransformer.explain.page_addresses import key_of
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.explain.walkthrough_files import as_json
 from tests.processes import run
 from tests.small_runs import translator_for
-from tests.test_walkthrough import SENTENCE, SHAPES, every_shape
+from tests.test_walkthrough import SENTENCE, SHAPES
 
+RECURRENT = ("model.kind=recurrent", "model.position=none")
+LAYERED = ("model.num_encoder_layers=2", "model.num_decoder_layers=2", "model.bias=true")
+RECURRENT_SHAPES = {
+    "gru-both-ways": (*RECURRENT, *LAYERED, "model.bidirectional=true",
+                      "model.attention=multiplicative"),
+    "lstm": (*RECURRENT, "model.cell=lstm", "model.attention_output=true"),
+    "gru-none": (*RECURRENT, "model.attention=none"),
+}  # fmt: skip
 DERIVED = {"scaled", "allowed", "hidden"}  # that the page makes of others
 
 
@@ -44,11 +53,11 @@ def walks(tmp_path_factory):
         name: walk_through(
             translator_for(folder / name, *changes, "model.max_length=12", "data.limit=0"), SENTENCE
         )
-        for name, changes in SHAPES.items()
+        for name, changes in (SHAPES | RECURRENT_SHAPES).items()
     }
 
 
-@every_shape
+@pytest.mark.parametrize("shape", SHAPES | RECURRENT_SHAPES)
 def test_the_page_holds_every_number_of_the_json(shape, walks):
     data, floats = read_page(page_html({"step 1": [walks[shape]]}, 3))
     [[ours]] = data["walks"]
@@ -89,10 +98,79 @@ def test_the_page_holds_every_number_of_the_json(shape, walks):
         ("decoder.layers.0.feed_forward", "ff.0"),
         ("decoder.norm", "norm"),
         ("head", "head"),
+        ("encoder.layers.0.rightward", "read.0"),
+        ("encoder.layers.1.leftward", "read.1.back"),
+        ("encoder.layers.1.joined", "read.1.join"),
+        ("decoder.layers.1", "read.1"),
+        ("decoder.attention", "cross.0"),
+        ("decoder.attention.joined", "join"),
+        ("decoder.attention.output", "narrow"),
     ],
 )
 def test_a_place_has_a_short_address(path, key):
     assert key_of(path) == key
+
+
+@pytest.mark.parametrize("shape", RECURRENT_SHAPES)
+def test_a_recurrent_layer_is_told_with_what_it_read(shape, walks):
+    data, floats = read_page(page_html({"": [walks[shape]]}, 3))
+    [[told]] = data["walks"]
+    passes = [told["encoder"], *(step["stages"] for step in told["steps"])]
+    read = 0
+    for stages in passes:
+        assert len({stage["at"] for stage in stages}) == len(stages)
+        for stage in stages:
+            if stage["kind"] not in ("gru", "lstm"):
+                continue
+            inputs, before = (numbers_of(stage[name], floats) for name in ("words", "before"))
+            sums = 0
+            for values, name in ((inputs, "word"), (before, "state")):
+                weight, bias = stage["matrices"][name]
+                sums = sums + values @ numbers_of(weight, floats).T
+                sums = sums + (numbers_of(bias, floats) if bias else 0)
+            gate = "reset" if stage["kind"] == "gru" else "input"  # the first rows of a matrix
+            expected = numbers_of(stage[gate], floats)
+            found = 1 / (1 + np.exp(-sums[:, : expected.shape[1]]))
+            assert np.abs(found - expected).max() < 1e-5, stage["at"]
+            read += 1
+    assert read >= len(passes)
+
+
+def test_numbers_that_a_page_has_are_not_stored_again(walks):
+    [[told]] = read_page(page_html({"": [walks["lstm"]]}, 3))[0]["walks"]
+    embedded, recurrence = told["encoder"]
+    assert recurrence["words"] == embedded["output"]
+    for number, step in enumerate(told["steps"], start=1):
+        _, state, cross, joined, narrow = step["stages"]
+        assert joined["second"] == state["state"]
+        assert joined["first"][0] == cross["context"][0]
+        assert narrow["joined"] == joined["output"]
+        assert step["head"]["state"][0] == narrow["output"][0]
+        assert cross["memory"] == recurrence["state"]
+        if number > 1:
+            assert state["before"] == told["steps"][number - 2]["stages"][1]["state"]
+    assert told["steps"][0]["stages"][2]["value"][0] == recurrence["state"][0]
+
+
+def test_a_word_that_was_taken_out_is_known_to_be_skipped(tmp_path):
+    translator = translator_for(tmp_path / "run", *RECURRENT_SHAPES["gru-none"], "data.limit=0")
+    walk = walk_through(translator, "I go home", experiment=Experiment(hidden=frozenset({2})))
+    [[told]] = read_page(page_html({"": [walk]}, 3))[0]["walks"]
+    assert told["encoder"][1]["skipped"] == [1]
+    assert told["steps"][0]["stages"][1]["skipped"] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "read"),
+    [("tiny", "the latest embedding"), ("gru-both-ways", "[context ; s]"), ("lstm", "the output"),
+     ("gru-none", "the state")],
+)  # fmt: skip
+def test_the_head_says_what_it_reads(shape, read, walks):
+    [[told]] = read_page(page_html({"": [walks[shape]]}, 3))[0]["walks"]
+    head = told["steps"][0]["head"]
+    assert head["reads"] == read
+    assert head["sentence"].startswith(f"Feed {read} of <EOS> to a dense network")
+    assert any("look" in stage for stage in told["steps"][0]["stages"]) == (shape != "gru-none")
 
 
 def test_nothing_in_the_page_leads_out_of_it(walks):

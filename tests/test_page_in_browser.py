@@ -1,18 +1,22 @@
 """The page in a real browser: clicked through, read out, checked against the JSON."""
 
 import json
+import math
+import re
 from decimal import Decimal
 
 import numpy as np
 import pytest
 
 from minitransformer.decoding import Translator
+from minitransformer.explain.experiments import Experiment
 from minitransformer.explain.page import write_page
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.explain.walkthrough_files import as_json
 from tests.browser import AXE, browser  # noqa: F401 - a fixture
 from tests.processes import run
 from tests.small_runs import translator_for
+from tests.test_page import RECURRENT_SHAPES
 from tests.test_walkthrough import SHAPES
 
 pytestmark = pytest.mark.slow
@@ -32,13 +36,15 @@ def pages(tmp_path_factory, tiny_bn):
     }
     write_page(folder / "bangla.html", walks, 3)
     expected = {"bangla": as_json(walks["step 600"])}
-    for name, changes in SHAPES.items():
+    for name, changes in (SHAPES | RECURRENT_SHAPES).items():
         other = translator_for(
             folder / "runs" / name, *changes, "model.max_length=12", "data.limit=0"
         )
         walk = walk_through(other, "I go home")
         write_page(folder / f"{name}.html", {"step 1": [walk]}, DIGITS)
         expected[name] = as_json([walk])
+    without_go = walk_through(other, "I go home", experiment=Experiment(hidden=frozenset({2})))
+    write_page(folder / "hidden.html", {"step 1": [without_go]}, DIGITS)
     return folder, expected
 
 
@@ -139,7 +145,7 @@ def test_bangla_is_text_and_is_drawn_by_the_font_of_the_page(open_page):
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("place", ["#step=0&at=embedding", "#step=2&at=cross", "#step=3&at=head"])
-@pytest.mark.parametrize("name", ["bangla", "pre-norm"])
+@pytest.mark.parametrize("name", ["bangla", "pre-norm", "gru-both-ways"])
 def test_the_page_never_scrolls_sideways(open_page, name, place, width):
     page = open_page(name, place, width=width, height=800)
     cell = page.locator("table.grid tbody td").first
@@ -159,7 +165,13 @@ PARTS = {
     "norm": {"before": "before", "after": "after"},
     "residual": {"states": "states", "update": "update", "total": "total"},
     "feed_forward": {"widened": "widened", "hidden": "hidden", "output": "output"},
-}
+    "gru": {"state before": "before", "reset r": "reset", "update z": "update",
+            "candidate n": "candidate", "state": "state"},
+    "lstm": {"state before": "before", "cell before": "cell_before", "input i": "input",
+             "forget f": "forget", "candidate g": "candidate", "output o": "output",
+             "cell c": "cell", "state": "state"},
+    "narrowed": {"[context ; s]": "joined", "output": "output"},
+}  # fmt: skip
 
 
 def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str, np.ndarray]:
@@ -169,16 +181,25 @@ def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str
         if stage.get("positions", 1) is None:
             parts = [("vectors", "vectors")]
         return {name: np.array(stage[field]) for name, field in parts}
+    if stage["kind"] == "joined":
+        first, second = stage["parts"]
+        parts = {first: "first", second: "second", f"[{first} ; {second}]": "output"}
+        return {name: np.array(stage[field]) for name, field in parts.items()}
     if stage["kind"] == "head":
+        read = {"joined": "[context ; s]", "narrowed": "output"}
+        before = walk["steps"][step - 1]["stages"][-2]["kind"]
         order = np.argsort(-np.array(stage["logits"]), kind="stable")
         return {
-            "state": np.array([stage["state"]]),
+            read.get(before, "state"): np.array([stage["state"]]),
             "logits": np.array([stage["logits"]])[:, order],
         }
     path, steps = stage["path"], walk["steps"][:step]
-    found = {"Q": np.array(stage["query"])[head], "weights · V": np.array(stage["context"])[head]}
-    for letter, name in (("K", "key"), ("V", "value")):
-        found[letter] = np.array(stage[name])[head] if step == 0 else (
+    names = stage["names"]
+    context = "weights · V" if names["query"] == "Q" else "context"
+    found = {names["query"]: np.array(stage["query"])[head],
+             context: np.array(stage["context"])[head]}  # fmt: skip
+    for name in ("key", "value"):
+        found[names[name]] = np.array(stage[name])[head] if step == 0 else (
             flat_keys(steps, path, name)[head]
         )  # fmt: skip
     if step == 0:
@@ -188,11 +209,11 @@ def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str
     return found
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES | RECURRENT_SHAPES)
 def test_every_number_and_every_sum_is_that_of_the_json(open_page, pages, shape):
     [walk] = pages[1][shape]["walkthroughs"]
     page = open_page(shape)
-    heads = next(len(stage["query"]) for stage in walk["encoder"] if stage["kind"] == "attention")
+    heads = max(len(stage.get("query", [0])) for stage in walk["encoder"])
     places = [(0, stage) for stage in walk["encoder"]]
     places += [(step["number"], stage) for step in walk["steps"][:2] for stage in step["stages"]]
     compared = asked = 0
@@ -203,7 +224,8 @@ def test_every_number_and_every_sum_is_that_of_the_json(open_page, pages, shape)
         for details in page.locator("details.matrix:not([open]) summary").all():
             details.click()
         if stage["kind"] == "attention" and step:  # the row of this step; earlier ones were seen
-            last = [float(text) for text in matrix_texts(page, "weights")[-1]]
+            name = stage["names"]["weight"].replace("weight", "weights")
+            last = [float(text) for text in matrix_texts(page, name)[-1]]
             assert last == pytest.approx(stage["weights"][head][0], abs=0.51 * 10**-DIGITS)
         for name, wanted in expected_matrices(walk, step, stage, head).items():
             texts = matrix_texts(page, name)
@@ -216,8 +238,8 @@ def test_every_number_and_every_sum_is_that_of_the_json(open_page, pages, shape)
                 rows.nth(row).locator("td").nth(column).click()
                 asked += check_sum(page, wanted[row, column])
         page.locator("button.next").click()
-    assert compared > 1000
-    assert asked > 30
+    assert compared > (600 if shape == "gru-none" else 1000)
+    assert asked > (10 if shape == "gru-none" else 30)
 
 
 def check_sum(page, number: float) -> int:
@@ -227,21 +249,137 @@ def check_sum(page, number: float) -> int:
     assert float(result.get_attribute("data-value")) == pytest.approx(number, rel=1e-6, abs=1e-9)
     told = result.inner_text().split("=")[-1]
     assert float(told) == pytest.approx(number, abs=0.51 * 10**-DIGITS + 1e-8)
-    terms = panel.locator("td.term").all_inner_texts()
+    table = panel.locator("table").first
+    terms = table.locator("td.term").all_inner_texts()
     if not terms:
         return 0
-    total = panel.locator("td.term-total").inner_text()
+    total = table.locator("td.term-total").inner_text()
     assert sum(map(Decimal, terms)) == Decimal(total)
-    rounding = panel.locator("tr", has_text="rounding").locator("td.term").all_inner_texts()
+    rounding = table.locator("tr", has_text="rounding").locator("td.term").all_inner_texts()
     exact = 2e-7 * sum(abs(float(term)) for term in terms)  # what the model's own digits allow
     assert abs(sum(map(float, rounding))) <= (len(terms) / 2 + 1) * 10**-DIGITS + exact
     shares = result.inner_text().split("=")[0].split("/")
-    if len(shares) == 2:  # a softmax's sum is what it divides by
+    if bent := BENT.search(result.inner_text()):
+        check_bent(*bent.groups(), total)
+    elif len(shares) == 2:  # a softmax's sum is what it divides by
         assert shares[1].strip() == total
         assert float(shares[0]) / float(total) == pytest.approx(number, abs=2 * 10**-DIGITS)
     else:
         assert total == told.strip()
     return 1
+
+
+BENT = re.compile(r"(σ|tanh)\((\S+)\) = (\S+)")
+LAST_OF_CELL = re.compile(r"(\S+) × tanh\((\S+)\)")
+CLICK_ALL = """() => [...document.querySelectorAll(".grid td[tabindex]:not(.masked)")].map(cell => {
+  cell.click();
+  const panel = document.getElementById("sum");
+  const text = (place) => panel.querySelector(place)?.textContent ?? "";
+  const texts = (box, place) => [...box.querySelectorAll(place)].map((each) => each.textContent);
+  return {shown: cell.textContent, result: text(".result"),
+          formula: text(".result + p:not(.quiet)"),
+          tables: [...panel.querySelectorAll("table")].map((table) => ({
+            terms: texts(table, ".term"), total: texts(table, ".term-total")[0],
+            products: texts(table, "td:nth-child(2)")}))};
+})"""
+
+
+def check_bent(how: str, inside: str, told: str, total: str) -> None:
+    """σ or tanh of the sum that is shown is the number that is shown."""
+    assert inside == total
+    bend = math.tanh if how == "tanh" else lambda number: 1 / (1 + math.exp(-number))
+    assert float(told) == pytest.approx(bend(float(inside)), abs=0.51 * 10**-DIGITS + 2e-7)
+
+
+def check_told(told: dict) -> str:
+    """What is told of a cell comes to what the cell shows; which way it was told."""
+    for table in told["tables"]:
+        assert sum(map(Decimal, table["terms"])) == Decimal(table["total"]), told
+    number, result = float(told["shown"]), told["result"]
+    if bent := BENT.search(result):
+        assert bent[3] == told["shown"]
+        check_bent(*bent.groups(), told["tables"][0]["total"])
+        if len(told["tables"]) == 2:  # r × u, and u
+            last = [text for text in told["tables"][0]["products"] if text][-1]
+            assert last.split(" × ")[1] == told["tables"][1]["total"]
+        return bent[1]
+    if told["tables"] and "/" in result:
+        own, whole = (float(part) for part in result.split("=")[0].split("/"))
+        assert own / whole == pytest.approx(number, abs=2 * 10**-DIGITS)
+        return "share"
+    if told["tables"]:
+        assert told["tables"][0]["total"] == told["shown"]
+        return "sum"
+    if product := LAST_OF_CELL.fullmatch(told["formula"]):
+        expected = float(product[1]) * math.tanh(float(product[2]))
+        assert number == pytest.approx(expected, abs=0.51 * 10**-DIGITS + 2e-7)
+        return "o × tanh(c)"
+    assert float(told["formula"]) == pytest.approx(number, abs=0.51 * 10**-DIGITS)
+    return "elsewhere"
+
+
+@pytest.mark.parametrize("shape", [*RECURRENT_SHAPES, "hidden"])
+def test_every_number_of_a_recurrent_walk_comes_of_what_is_told(open_page, shape):
+    page = open_page(shape)
+    ways, asked = set(), 0
+    while "Step 3" not in page.locator("main h2").inner_text():
+        for told in page.evaluate(CLICK_ALL):
+            ways.add(check_told(told))
+            asked += 1
+        page.locator("button.next").click()
+    assert asked > 600
+    has_attention = shape in ("gru-both-ways", "lstm")
+    assert ways == {"σ", "tanh", "sum", "elsewhere"} | ({"share"} if has_attention else set()) | (
+        {"o × tanh(c)"} if shape == "lstm" else set()
+    )
+
+
+def test_a_decoder_begins_where_the_encoder_has_ended(open_page, pages):
+    [walk] = pages[1]["gru-both-ways"]["walkthroughs"]
+    states = {stage["path"]: stage.get("state") for stage in walk["encoder"]}
+    page = open_page("gru-both-ways", "#step=1&at=read.1")
+    cells = page.locator("[data-matrix='state before'] tbody td")
+    for place, way, word, last in ((3, "rightward", "home", -1), (11, "leftward", "I", 0)):
+        cells.nth(place).click()
+        told = page.locator("#sum").inner_text()
+        assert f"number 3 of the encoder's state after “{word}”" in told
+        number = states[f"encoder.layers.1.{way}"][last][3]
+        assert float(cells.nth(place).inner_text()) == pytest.approx(number, abs=10**-DIGITS)
+    note = page.locator("#map .quiet").inner_text()
+    assert note == "in each layer, the last states of both ways are where the decoder begins"
+    assert page.locator("#map svg path.tip").count() == 3  # both layers, and the attention
+    page.get_by_role("button", name="step →").click()
+    cells.nth(3).click()
+    assert "The state after “<EOS>”, as step 1 has left it." in page.locator("#sum").inner_text()
+    assert page.locator("#map svg path.tip").count() == 1
+
+
+def test_a_recurrent_walk_is_gone_through_in_order(open_page):
+    page = open_page("lstm")
+    seen = [page.locator("main h2").inner_text()]
+    while "Step 2" not in seen[-1]:
+        page.locator("button.next").click()
+        seen.append(page.locator("main h2").inner_text())
+        assert len(page.locator("main .lead").inner_text()) > 40
+    steps = ["Embedding", "LSTM", "Attention", "[context ; s]", "Narrow", "Dense head"]
+    assert seen == [
+        "Encoder: Embedding", "Encoder: LSTM, left to right",
+        *(f"Step 1: {name}" for name in steps), "Step 2: Embedding",
+    ]  # fmt: skip
+    linked = open_page("lstm", "#step=2&at=cross")
+    assert linked.locator("main h2").inner_text() == "Step 2: Attention"
+
+
+def test_without_attention_none_is_offered(open_page):
+    page = open_page("gru-none", "#step=2&at=head")
+    assert "ttention" not in page.locator("body").inner_text()
+    page.locator("#strip a.token").last.click()
+    page.locator("main h2", has_text="GRU").wait_for()
+    hidden = open_page("hidden", "#step=0&at=read")
+    hidden.locator("[data-matrix='reset r'] td.masked").first.click()
+    assert "it is not read" in hidden.locator("#sum").inner_text()
+    rows = matrix_texts(hidden, "state")
+    assert rows[1] == rows[0] != rows[2]
 
 
 def test_a_cell_is_reached_with_the_keyboard_and_told(open_page):

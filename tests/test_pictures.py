@@ -1,9 +1,11 @@
 """Pictures of attention: the right words at the right cells, in any script."""
 
+import argparse
 import io
 import re
 import sys
 import xml.etree.ElementTree
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from minitransformer.errors import UsageError
 from minitransformer.explain import fonts
 from minitransformer.explain.attention_view import AttentionView, attention_views
 from minitransformer.explain.canvas import Cells, Picture, Text, as_png, as_svg
@@ -26,10 +29,12 @@ from minitransformer.explain.pictures import (
     number,
     sentence_picture,
 )
+from minitransformer.explain.showing import write_attention
 from minitransformer.explain.walkthrough import walk_through
 from tests.processes import run
 from tests.small_runs import translator_for
 
+RECURRENT = ("model.kind=recurrent", "model.position=none")
 BANGLA = ["আমি", "স্কুলে", "যাই"]
 
 
@@ -354,6 +359,35 @@ def test_a_sentence_has_all_three_attentions_of_every_layer(tmp_path):
            for look in ("masked self-attention", "cross-attention")]
     )  # fmt: skip
     assert len(grids(picture)) == 7 * 3
+
+
+def test_a_recurrent_model_has_one_attention_to_draw(tmp_path):
+    translator = translator_for(tmp_path / "run", *RECURRENT)
+    walk = walk_through(translator, "I go home")
+    picture = sentence_picture("I go home", walk.translation, list(attention_views(walk)))
+    assert [text.text for text in texts(picture) if "attention" in text.text] == [
+        "attention, decoder"
+    ]
+    [grid] = grids(picture)
+    assert labels(picture, grid)[1] == ["I", "go", "home"]
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_no_letter_is_cut_off_at_the_right_at_any_size(scale):
+    view = cross_view(["a"], ["b"], ["x"])
+    picture = sentence_picture("x", "b", [view])
+    widened = replace(picture, width=picture.width + 40)
+    beyond = pixels(as_png(widened, scale))[:, scale * picture.width :]
+    assert len(np.unique(beyond)) == 1
+
+
+def test_without_attention_nothing_is_drawn_and_one_line_says_so(tmp_path, capsys):
+    translator = translator_for(tmp_path / "run", *RECURRENT, "model.attention=none")
+    options = argparse.Namespace(attention=tmp_path / "maps.png", words=False)
+    with pytest.raises(UsageError, match=r"maps\.png: this model looks at nothing"):
+        write_attention(translator, ["I go xyz"], options, tmp_path)
+    assert not (tmp_path / "maps.png").exists()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_command_draws_and_translates(tiny_bn, tmp_path):

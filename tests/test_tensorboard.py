@@ -291,6 +291,22 @@ def test_cut_off_and_resumed_a_run_leaves_the_same(
     assert everything_without_clock(tmp_path / "run") == never_cut
 
 
+@pytest.mark.parametrize(
+    ("attention", "maps"),
+    [("dot", {"attention/1 Let's go/cross/layer-0"}), ("none", set())],
+)
+def test_a_recurrent_run_shows_its_one_attention_or_none(tmp_path, attention, maps):
+    run = tmp_path / "run"
+    changes = ("model.kind=recurrent", "model.position=none", f"model.attention={attention}")
+    trainer_for(run, *FEW, *changes, "training.steps=1", watchers=[TensorBoard()]).run()
+    shown = series(run / "events.out.tfevents")
+    assert {tag for tag in shown if tag.startswith("attention/")} == maps
+    assert len([tag for tag in shown if tag.startswith("attention_entropy/")]) == len(maps)
+    walk = series(run / "walk" / "1-Let-s-go" / "events.out.tfevents")
+    drawn = {"walk/cross/layer-0"} if maps else set()
+    assert {"walk/through", "walk/probability", "walk/candidates"} | drawn == set(walk)
+
+
 def test_a_run_that_begins_again_goes_on_in_the_same_file(tmp_path, monkeypatch):
     """An open TensorBoard holds the file, not its name."""
     monkeypatch.setattr(RunFolder, "save", fail_at(1, RunFolder.save))

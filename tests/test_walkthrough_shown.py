@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.decoding import Translator
+from minitransformer.errors import UsageError
 from minitransformer.explain.blocks import Table
 from minitransformer.explain.figures import rounding_row, shown
 from minitransformer.explain.narration import narrate
 from minitransformer.explain.terminal_view import View, is_plain, wants_colour
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.explain.walkthrough_files import as_json, as_markdown
+from minitransformer.prompt import Prompt
 from tests.processes import Finished, run
 from tests.small_runs import translator_for
 from tests.test_walkthrough import SENTENCE, SHAPES, every_shape, long_for_every_shape
@@ -151,6 +153,26 @@ def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
     assert not is_plain("شكرا")
     assert not is_plain("এক")
     assert is_plain("España")
+
+
+@pytest.mark.parametrize("attention", ["multiplicative", "none"])
+def test_a_recurrent_walk_is_shown_with_what_it_has(tmp_path, attention):
+    translator = translator_for(
+        tmp_path / "run", "model.kind=recurrent", "model.position=none", "data.limit=0",
+        f"model.attention={attention}", "model.max_length=12",
+    )  # fmt: skip
+    walk = walk_through(translator, SENTENCE)
+    looks = list(View().attention(walk))
+    assert [line for line in looks if "attention" in line] == (
+        [] if attention == "none" else ["cross-attention  [decoder.attention]"]
+    )
+    told = "\n".join(View().compact(walk))
+    assert ("Attention, and the change" in told) == walk.has_attention == (attention != "none")
+    prompt = Prompt(translator, scores=False)
+    prompt.answer(SENTENCE)
+    if attention == "none":
+        with pytest.raises(UsageError, match="this model looks at nothing"):
+            prompt.answer(":attention")
 
 
 def test_colour_is_asked_for(tiny):

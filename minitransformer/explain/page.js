@@ -19,22 +19,24 @@ const EXPLANATIONS = {
   head: "A number for every word of the vocabulary; the softmax makes probabilities of them, and the largest is taken, unless a word is forced.",
 };
 const topicOf = (stage) => stage.look || stage.kind;
+const nameOf = (stage) => recurrentTitle(stage) ?? TITLES[topicOf(stage)];
 
 function explanationOf(stage) {
-  if (stage.kind !== "embedding") return EXPLANATIONS[topicOf(stage)];
+  if (stage.kind !== "embedding") return recurrentExplanation(stage) ?? EXPLANATIONS[topicOf(stage)];
   const place = stage.positions ? "; a second row of numbers tells its place." : page.position === "rotary"
-    ? "; its place is told later, by turning Q and K." : "; nothing tells its place.";
+    ? "; its place is told later, by turning Q and K." : walk().encoder.some(isRecurrent)
+      ? "; its place is told by the words that are read before it." : "; nothing tells its place.";
   return `Every word has a row of numbers, its embedding${place}`;
 }
 
 const BLOCKS = {self: "self-attention", cross: "cross-attention", ff: "feed-forward"};
-const layerOf = (stage) => stage.at.match(/^\w+\.(\d+)/)?.[1];
+const layerOf = (stage) => stage.path.match(/\.layers\.(\d+)/)?.[1];
 const hasManyLayers = () => walk().encoder.concat(walk().steps[0].stages).some((each) => layerOf(each) > 0);
 
 function titleOf(stage) {
   const block = BLOCKS[stage.at.split(".")[0]];
   const ofBlock = stage.kind === "residual" || stage.kind === "norm" ? block : null;
-  const title = ofBlock ? `${TITLES[stage.kind]} ${stage.kind === "norm" ? "for " : ""}${ofBlock}` : TITLES[topicOf(stage)];
+  const title = ofBlock ? `${TITLES[stage.kind]} ${stage.kind === "norm" ? "for " : ""}${ofBlock}` : nameOf(stage);
   return title + (layerOf(stage) && hasManyLayers() ? `, layer ${layerOf(stage)}` : "");
 }
 
@@ -136,7 +138,8 @@ function drawChoices() {
 }
 
 function drawStrip() {
-  const chip = (text, step, kind, place) => make("a", {class: `token ${kind}`, dir: "auto", "data-key": `strip ${step} ${place}`, href: address({step, at: step ? "cross" : here.at}),
+  const looks = walk().steps[0].stages.some((stage) => stage.look === "cross-attention");
+  const chip = (text, step, kind, place) => make("a", {class: `token ${kind}`, dir: "auto", "data-key": `strip ${step} ${place}`, href: address({step, at: !step ? here.at : looks ? "cross" : "read"}),
     "aria-current": step > 0 && step === here.step ? "step" : null}, text,
     step === 0 && walk().is_unknown[place] ? make("small", {}, " <UNK>") : null);
   element("strip").replaceChildren(
@@ -171,68 +174,6 @@ function drawSteps() {
   box.querySelector("output").replaceChildren(word(told));
 }
 
-/** Both sides as lines that everything adds to; a block stands beside its line. */
-function drawMap() {
-  const link = (step, stage, text, kind = "") => make("a", {class: kind, href: address({step, at: stage.at, head: 0}),
-    "data-key": `map ${step > 0} ${stage.at}`,
-    "aria-label": kind === "add" ? titleOf(stage) : null,
-    "aria-current": here.step === step && here.at === stage.at ? "location" : null}, text);
-  const side = (title, step, stages, ending) => {
-    const items = new Map();  // a block with its norms and its sum is one item
-    for (const stage of stages) {
-      const block = stage.at.split(".").slice(0, 2).join(".");
-      if (!items.has(block)) items.set(block, []);
-      const name = stage.kind === "norm" ? "norm" : TITLES[topicOf(stage)].replace(" and ", " + ");
-      const kind = {"cross-attention": "cross"}[stage.look] ?? "";
-      items.get(block).push(stage.kind === "residual" ? link(step, stage, "+", "add") : link(step, stage, name, kind), " ");
-    }
-    let layer;
-    const lines = [...items].flatMap(([block, parts]) => {
-      const [, number] = block.split(".");
-      const heading = number !== layer && number !== undefined && hasManyLayers() ? [make("li", {class: "layer"}, `layer ${number}`)] : [];
-      layer = number;
-      return [...heading, make("li", {}, ...parts)];
-    });
-    return [make("h2", {}, title), make("ol", {}, ...lines, make("li", {}, ending))];
-  };
-  const step = Math.max(here.step, 1);
-  const {stages, head} = walk().steps[step - 1];
-  const memory = make("span", {class: "memory"}, "= memory");
-  element("lines").replaceChildren(...side("Encoder", 0, walk().encoder, memory),
-                                   ...side(`Decoder, step ${step}`, step, stages, link(step, head, "Dense head")));
-  drawArrows(memory);
-  const now = element("lines").querySelector("[aria-current]");
-  const map = element("map");
-  if (now && map.scrollHeight > map.clientHeight) {
-    map.scrollTop += now.getBoundingClientRect().top - map.getBoundingClientRect().top - map.clientHeight / 2;
-  }
-}
-
-/** From the memory to every cross-attention, which takes its K and V there. */
-function drawArrows(memory) {
-  const lines = element("lines");
-  const frame = lines.getBoundingClientRect();
-  if (!frame.width) return;  // closed
-  const edge = (box) => {
-    const {right, top, height} = box.getBoundingClientRect();
-    return [right - frame.left, top - frame.top + height / 2];
-  };
-  const shape = (tag, attributes) => {
-    const part = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) part.setAttribute(name, value);
-    return part;
-  };
-  const drawing = shape("svg", {"aria-hidden": "true"});
-  const [x, y] = edge(memory);
-  const far = frame.width - 4;
-  for (const box of lines.querySelectorAll("a.cross")) {
-    const [right, middle] = edge(box);
-    drawing.append(shape("path", {d: `M${x} ${y}H${far}V${middle}H${right + 8}`}),
-                   shape("path", {class: "tip", d: `M${right + 1} ${middle}l8 -5v10z`}));
-  }
-  lines.append(drawing);
-}
-
 function drawSection() {
   const {step, stage} = current();
   const places = placesOf(walk());
@@ -241,7 +182,7 @@ function drawSection() {
     const place = places[number + by];
     return make("button", {type: "button", disabled: !place, class: by > 0 ? "next" : "previous",
       onclick: () => go({step: place.step, at: place.stage.at, head: 0}, {focus: true})},
-      place && by > 0 ? `${text}: ${titleOf(place.stage).toLowerCase()} →` : text);
+      place && by > 0 ? `${text}: ${titleOf(place.stage).replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase())} →` : text);
   };
   element("section").replaceChildren(
     make("h2", {tabindex: "-1"}, `${step === 0 ? "Encoder" : `Step ${step}`}: ${titleOf(stage)}`),

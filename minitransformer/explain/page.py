@@ -16,7 +16,10 @@ from minitransformer.explain.terminal_view import View
 from minitransformer.explain.walkthrough import Walkthrough
 from minitransformer.model.positional import LearnedPositions, SinusoidalPositions
 
-SCRIPTS = ("page_numbers.js", "page_parts.js", "page_sections.js", "page.js")
+SCRIPTS = (
+    "page_numbers.js", "page_parts.js", "page_sections.js", "page_recurrent.js", "page_map.js",
+    "page.js",
+)  # fmt: skip
 # Letters, digits and signs of scripts that not every machine can show, and their full stops.
 UNCOMMON = regex.compile(r"[^\p{Latin}\p{Greek}\p{Cyrillic}\p{Common}\p{Inherited}]|[।॥]")
 FONT_FAMILY = "page-font"

@@ -9,11 +9,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from minitransformer.data.tokens import UNK_ID
-from minitransformer.explain.narration import sentence_of
+from minitransformer.explain.narration import head_sentence, sentence_of
+from minitransformer.explain.page_addresses import key_of
+from minitransformer.explain.recurrent_narration import read_by_head
 from minitransformer.explain.stages import (
     AttentionStage,
     EmbeddingStage,
     FeedForwardStage,
+    GruStage,
+    JoinedStage,
+    LstmStage,
+    NarrowedStage,
     NormStage,
     ResidualStage,
     Stage,
@@ -23,9 +29,8 @@ from minitransformer.explain.walkthrough_files import MOST_PARAMETERS, stage_kin
 from minitransformer.line_translation import length_remarks
 from minitransformer.model.encoder_decoder import EncoderDecoder
 from minitransformer.model.layers import FeedForward, MultiHeadAttention
+from minitransformer.model.recurrent import SourceAttention
 from minitransformer.weights import model_tensors
-
-KEYS = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ff"}
 
 
 class Numbers:
@@ -33,18 +38,18 @@ class Numbers:
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.places: dict[bytes, list[int]] = {}
+        self.places: dict[bytes, int] = {}
         self.length = 0
 
     def add(self, tensor: Tensor) -> list[int]:
         values = tensor.detach().cpu().to(torch.float32).contiguous().numpy().astype("<f4")
         content = values.tobytes()
-        name = hashlib.sha256(repr(values.shape).encode() + content).digest()
+        name = hashlib.sha256(content).digest()  # the same numbers may stand in several shapes
         if name not in self.places:
-            self.places[name] = [self.length, *values.shape]
+            self.places[name] = self.length
             self.parts.append(content)
             self.length += values.size
-        return self.places[name]
+        return [self.places[name], *values.shape]
 
     def encoded(self) -> str:
         return base64.b64encode(b"".join(self.parts)).decode("ascii")
@@ -69,6 +74,11 @@ def notes_of(walk: Walkthrough) -> list[str]:
     """What a reader should know before the first number."""
     given, taken = len(walk.tokenizer.encode_source(walk.text).ids), len(walk.source_ids)
     return length_remarks(given, given - taken, len(walk.steps), is_finished=walk.is_finished)
+
+
+def places_without(is_there: Tensor) -> list[int]:
+    """Where a mask is False."""
+    return [place for place, is_true in enumerate(is_there.tolist()) if not is_true]
 
 
 def has_few_parameters(model: EncoderDecoder) -> bool:
@@ -109,7 +119,7 @@ class StageTeller:
             "path": stage.path,
             "sentence": sentence_of(step, stage),
         }
-        if isinstance(stage, AttentionStage | FeedForwardStage | NormStage):
+        if isinstance(stage, AttentionStage | FeedForwardStage | NormStage | NarrowedStage):
             data |= {"input": self.input, **self.linears(stage.path)}
         for name, tensor in self.tensors(step, stage).items():
             data[name] = self.numbers.add(tensor)
@@ -119,7 +129,13 @@ class StageTeller:
             is_cross = stage.look == "cross-attention"
             data["memory"] = self.memory if is_cross else None
             data["look"] = stage.look
-            data["hidden_keys"] = [n for n, may in enumerate(stage.allowed[0].tolist()) if not may]
+            data["names"] = stage.names._asdict()
+            data["hidden_keys"] = places_without(stage.allowed[0])
+        if isinstance(stage, GruStage | LstmStage):
+            data |= {"is_leftward": stage.is_leftward, "skipped": places_without(stage.is_read)}
+            data |= {"words": self.input, **self.linears(stage.path)}  # an LSTM's input is a gate
+        if isinstance(stage, JoinedStage):
+            data["parts"] = stage.parts
         self.follow(stage, data)
         return data
 
@@ -135,6 +151,8 @@ class StageTeller:
             block = self.model.get_submodule(stage.path)
             if getattr(block, "activation", None) is functional.relu:
                 del found["hidden"]
+        if isinstance(stage, GruStage | LstmStage):
+            del found["is_read"]
         return found
 
     def follow(self, stage: Stage, data: dict[str, Any]) -> None:
@@ -146,8 +164,13 @@ class StageTeller:
                     self.stream = data["after"]
             case ResidualStage():
                 self.stream = self.input = data["total"]
-            case EmbeddingStage():
+            case EmbeddingStage() | JoinedStage() | NarrowedStage():
                 self.stream = self.input = data["output"]
+            case GruStage() | LstmStage():
+                self.stream = data["state"]
+                layer = self.model.get_submodule(stage.path.rpartition(".")[0])
+                if getattr(layer, "leftward", None) is None:  # which reads the same once more
+                    self.input = self.stream
 
     def linears(self, path: str) -> dict[str, Any]:
         """The matrices of a block by name, each with its bias, and how it is to be used."""
@@ -157,6 +180,8 @@ class StageTeller:
             known["scale"] = block.scale_scores
             known["turns"] = self.model.rotary and path.endswith("self_attention")
             known["has_output"] = block.output is not None
+        if isinstance(block, SourceAttention):
+            known["scale"] = block.scale_scores
         if isinstance(block, FeedForward):
             known["activation"] = block.activation.__name__
         if isinstance(block, nn.LayerNorm):
@@ -184,8 +209,8 @@ class StageTeller:
             "kind": "head",
             "at": "head",
             "path": "head",
-            "sentence": f"Feed the latest embedding of {step.fed} to a dense network to produce "
-            + step.produced,
+            "sentence": head_sentence(step),
+            "reads": read_by_head(step.stages),
             "tokens": [self.names[id] for id in shown],
             "ids": shown,
             "vocabulary": len(head.logits),
@@ -198,15 +223,3 @@ class StageTeller:
             "candidates": ids,
             **self.linears("head"),
         }
-
-
-def key_of(path: str) -> str:
-    """A stage's short name in an address: embedding, self.0, self.0.add, cross.1.norm, norm."""
-    parts = path.split(".")
-    if len(parts) < 4:
-        return parts[-1]
-    block, *inside = parts[3:]
-    name = f"{KEYS[block.removesuffix('_residual')]}.{parts[2]}"
-    if not block.endswith("_residual"):
-        return name
-    return f"{name}.norm" if inside else f"{name}.add"

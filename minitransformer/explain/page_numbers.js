@@ -101,8 +101,9 @@ function projected(letter, token, stage, name, input, head, k, width, position) 
 }
 
 function explainAttention(view, part, head, row, column) {
-  const {stage} = view;
+  const {names} = view.stage;
   const query = view.queries[row];
+  if (isByStates(view.stage) && ["query", "key", "value"].includes(part)) return explainCompared(view, part, row, column);
   const key = part === "context" || part === "query" || part === "output" ? null : view.keys[column];
   switch (part) {
     case "query": {
@@ -117,7 +118,8 @@ function explainAttention(view, part, head, row, column) {
     }
     case "score": {
       const terms = range(view.width).map((k) => product(`${k}`, view.query(head, row, k), view.key(head, column, k)));
-      return summed(`Score of “${query}” and “${key}”: Q of the one times K of the other`, terms);
+      const name = isByStates(view.stage) ? names.score : "Score";
+      return summed(`${name} of “${query}” and “${key}”: ${names.query} of the one times ${names.key} of the other`, terms);
     }
     case "scaled": {
       const score = view.score(head, row, column);
@@ -132,12 +134,15 @@ function explainAttention(view, part, head, row, column) {
         name: view.keys[each], power: scaled[place] - shift, value: Math.exp(scaled[place] - shift)}));
       const sum = total(terms.map((term) => term.value));
       const own = terms[seen.indexOf(column)].value;
-      return {title: `Weight of “${key}” for “${query}”: softmax of the row`, terms, value: sum,
+      const name = isByStates(view.stage) ? names.weight : "Weight";
+      return {title: `${name} of “${key}” for “${query}”: softmax of the row`, terms, value: sum,
               share: [own, sum], note: shifted(shift)};
     }
     case "context": {
       const seen = range(view.keys.length).filter((each) => !view.isHidden(row, each));
-      return summed(`What “${query}” takes, number ${column}: weights times V`,
+      const title = isByStates(view.stage) ? `Context of “${query}”, number ${column}: ${names.weight} times ${names.value}`
+        : `What “${query}” takes, number ${column}: weights times V`;
+      return summed(title,
         seen.map((each) => product(view.keys[each], view.weight(head, row, each), view.value(head, each, column))));
     }
     default: return explainOutput(view, row, column);
@@ -217,7 +222,7 @@ function explainFeedForward(walk, step, stage, part, row, column) {
 function explainHead(step, head, part, place) {
   const token = head.tokens[place];
   if (part === "logits") {
-    const title = `Logit of “${token}”: the latest embedding of “${step.fed}” times its row of the head`;
+    const title = `Logit of “${token}”: ${head.reads} of “${step.fed}” times its row of the head`;
     return projection(title, head, "own", (d) => at(head.state, d), head.ids[place]);
   }
   const power = (each) => at(head.logits, each) - head.shift;

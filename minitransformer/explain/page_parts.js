@@ -137,10 +137,13 @@ function rounding(texts, totalText, places) {
 function showSum(sum, number) {
   const panel = document.getElementById("sum");
   const finer = digits + 2;  // factors and powers, so that a calculator comes to the same
+  const isInside = sum.share || sum.bent;  // what the terms come to is not yet the number
   panel.replaceChildren(make("p", {}, make("b", {}, word(sum.title))));
+  panel.classList.toggle("bent", Boolean(sum.bent));
   if (number != null) {
-    const share = sum.share ? `${shown(sum.share[0], finer)} / ${shown(sum.share[1], finer)} = ` : "= ";
-    panel.append(make("p", {class: "result", "data-value": number}, share, make("b", {}, shown(number, sum.share ? finer : digits))));
+    const how = sum.share ? `${shown(sum.share[0], finer)} / ${shown(sum.share[1], finer)}`
+      : sum.bent ? `${sum.bent}(${shown(sum.value, finer)})` : "";
+    panel.append(make("p", {class: "result", "data-value": number}, `${how} = `.trimStart(), make("b", {}, shown(number, sum.share ? finer : digits))));
   }
   if (sum.formula) {
     const [first, ...rest] = sum.formula;
@@ -150,12 +153,17 @@ function showSum(sum, number) {
   if (sum.facts) panel.append(factTable(sum.facts, finer));
   if (sum.terms) {
     const rounded = sum.terms.some((term) => term.factors?.length) ? "; factors are shown rounded, the model used all of their digits" : "";
-    panel.append(make("p", {class: "quiet"}, `the sum of ${sum.terms.length} term${sum.terms.length > 1 ? "s" : ""}${rounded}:`),
-                 termTable(sum.terms, sum.share ? sum.value : number, sum.share ? finer : digits, finer));
+    panel.append(make("p", {class: "quiet"}, `the ${countedSum(sum.terms)}${rounded}:`),
+                 isInside ? termTable(sum.terms, sum.value, finer, finer) : termTable(sum.terms, number, digits, finer));
+  }
+  if (sum.within) {
+    panel.append(make("p", {class: "quiet"}, `${sum.within.title}: the ${countedSum(sum.within.terms)}:`),
+                 termTable(sum.within.terms, sum.within.value, finer, finer));
   }
   announce(number == null ? sum.title : `${sum.title}: ${shown(number)}`);
 }
 
+const countedSum = (terms) => `sum of ${terms.length} term${terms.length > 1 ? "s" : ""}`;
 const factTable = (facts, places) => make("table", {}, make("tbody", {}, ...facts.map(([name, value]) =>
   make("tr", {}, make("th", {scope: "row"}, name), make("td", {}, shown(value, places))))));
 

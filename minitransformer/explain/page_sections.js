@@ -43,12 +43,18 @@ const sections = {
       plain(step, stage, "output", "", explain("output")))];
   },
   attention: drawAttention,
+  gru: drawRecurrence,
+  lstm: drawRecurrence,
+  joined: drawJoined,
+  narrowed: drawNarrowed,
   head: drawHead,
 };
 
 function drawAttention(step, stage) {
   const view = attentionOf(walk(), step, stage);
-  const looks = {weight: "weights", score: "raw scores", ...(view.scale === 1 ? {} : {scaled: `scores / √${view.width}`})};
+  const {names} = stage;
+  const [weights, scores] = isByStates(stage) ? [names.weight, names.score] : ["weights", "raw scores"];
+  const looks = {weight: weights, score: scores, ...(view.scale === 1 ? {} : {scaled: `scores / √${view.width}`})};
   const look = looks[here.look] ? here.look : "weight";
   const controls = attentionControls(view, looks, look);
   const ofHead = (head, name) => heatMap(view, look, name, `${look}-head-${head}`, (row, key) => view[look](head, row, key),
@@ -90,6 +96,7 @@ function heatMap(view, look, name, file, value, explain) {
 /** What a head computes with: Q, K, V, and what comes of them. */
 function headMatrices(view, head) {
   const {stage} = view;
+  const {names} = stage;
   const own = view.isEncoder ? range(view.queries.length) : [view.queries.length - 1];  // the rows that are computed here
   const queries = own.map((row) => view.queries[row]);
   const columns = columnsOf(view.width);
@@ -98,9 +105,11 @@ function headMatrices(view, head) {
     explain: (row, column) => explainAttention(view, part, head, own[row], column)});
   const ofKeys = (name, about, part) => matrix({name, about, rows: view.keys, columns, file: fileName(stage, `${name}-head-${head}`),
     value: (key, k) => view[part](head, key, k), explain: (key, k) => explainAttention(view, part, head, key, k)});
-  const parts = [make("div", {class: "equation"}, ofQueries("Q", "what is asked", "query", `Q-head-${head}`),
-    ofKeys("K", "what answers", "key"), ofKeys("V", "what is taken", "value"),
-    ofQueries("weights · V", "what each token takes", "context", `context-head-${head}`))];
+  const parts = [make("div", {class: "equation"}, ofQueries(names.query, "what is asked", "query", `${names.query}-head-${head}`),
+    names.key === names.value ? null : ofKeys(names.key, "what answers", "key"),
+    ofKeys(names.value, names.key === names.value ? "what answers, and what is taken" : "what is taken", "value"),
+    ofQueries(isByStates(stage) ? "context" : "weights · V", isByStates(stage) ? "the sum of α·h" : "what each token takes",
+              "context", `context-head-${head}`))];
   if (view.heads > 1 || stage.has_output) {
     parts.push(ofQueries("output", stage.has_output ? "the heads side by side, times W_O" : "the heads side by side", "output",
                          "output", columnsOf(stage.output[2])));
@@ -118,27 +127,43 @@ function drawHead(number, stage) {
     make("span", {class: "word", dir: "auto"}, stage.tokens[place]),
     make("span", {class: "bar"}, make("span", {style: `width: ${100 * at(stage.probabilities, place)}%`})),
     ask("probabilities", place), ask("logits", place)]);
-  const cross = [...step.stages].reverse().find((each) => each.look === "cross-attention");
-  const view = attentionOf(walk(), number, cross);
-  const last = view.queries.length - 1;
-  const mean = (key) => total(range(view.heads).map((head) => view.weight(head, last, key))) / view.heads;
+  const isOnLine = stage.reads === "the latest embedding";
   const parts = [
     make("h3", {}, `Candidates: probability and logit${step.is_forced ? " (what was produced was forced)" : ""}`), make("div", {class: "bars"}, ...bars),
-    matrix({name: `why ${step.produced}?`, about: "attention to each source word, and the change of the log-probability without it",
-      rows: ["attention", "without it"], columns: walk().source, file: fileName(stage, "why"),
-      value: (row, key) => (row === 0 ? mean(key) : step.why[key]), isHidden: (row, key) => row === 1 && step.why[key] === null,
-      hiddenText: "Without this word nothing would be left to translate.",
-      explain: (row, key) => (row === 0 ? explainSum(`Attention to “${walk().source[key]}” in the last layer${view.heads > 1 ? `: mean of its heads, each divided by ${view.heads}` : ""}`,
-        Object.fromEntries(range(view.heads).map((head) => [`head ${head}`, view.weight(head, last, key) / view.heads])))
-        : {title: `Without “${walk().source[key]}”`, formula: [step.why[key]],
-           note: "The change of the log-probability (natural logarithm) of what was produced when nobody may look at this word. Below zero, the word was a reason."})}),
-    matrix({name: "state", about: "the latest embedding", rows: [step.fed], columns: columnsOf(stage.state[1]),
-      value: (_, d) => at(stage.state, d), file: fileName(stage, "state"),
-      explain: (_, d) => ({title: `Number ${d} on the line`, formula: [at(stage.state, d)]})})];
+    drawReasons(step, stage),
+    matrix({name: isOnLine ? "state" : stage.reads.replace("the ", ""), about: isOnLine ? stage.reads : "what comes in",
+      rows: [step.fed], columns: columnsOf(stage.state[1]), value: (_, d) => at(stage.state, d), file: fileName(stage, "state"),
+      explain: (_, d) => ({title: isOnLine ? `Number ${d} on the line` : `Number ${d} of ${stage.reads}`, formula: [at(stage.state, d)],
+                           note: isOnLine ? null : "As the place before this one has left it."})})];
   if (stage.tokens.length > order.length) {
     parts.push(matrix({name: "logits", about: "of every word, best first", rows: [step.fed], columns: stage.tokens,
       value: (_, place) => at(stage.logits, place), file: fileName(stage, "logits"),
       explain: (_, place) => explainHead(step, stage, "logits", place)}));
   }
   return parts;
+}
+
+/** Where a word looked, if the model has attention, and what it is worth without each source word. */
+function drawReasons(step, stage) {
+  const cross = [...step.stages].reverse().find((each) => each.look === "cross-attention");
+  const view = cross && attentionOf(walk(), step.number, cross);
+  const last = step.number - 1;
+  const share = (head, key) => view.weight(head, last, key) / view.heads;
+  const rows = cross ? ["attention", "without it"] : ["without it"];
+  const isShare = (row) => rows[row] === "attention";
+  const unread = walk().encoder.some(isRecurrent) ? "this word is not read" : "nobody may look at this word";
+  const explainShare = (key) => {
+    const layer = isByStates(cross) ? "" : " in the last layer";
+    const heads = view.heads > 1 ? `: mean of its heads, each divided by ${view.heads}` : "";
+    const name = (head) => (isByStates(cross) ? cross.names.weight : `head ${head}`);
+    return explainSum(`Attention to “${walk().source[key]}”${layer}${heads}`,
+                      Object.fromEntries(range(view.heads).map((head) => [name(head), share(head, key)])));
+  };
+  return matrix({name: `why ${step.produced}?`, rows, columns: walk().source, file: fileName(stage, "why"),
+    about: `${cross ? "attention to each source word, and " : ""}the change of the log-probability without ${cross ? "it" : "each source word"}`,
+    value: (row, key) => (isShare(row) ? total(range(view.heads).map((head) => share(head, key))) : step.why[key]),
+    isHidden: (row, key) => !isShare(row) && step.why[key] === null,
+    hiddenText: "Without this word nothing would be left to translate.",
+    explain: (row, key) => (isShare(row) ? explainShare(key) : {title: `Without “${walk().source[key]}”`, formula: [step.why[key]],
+      note: `The change of the log-probability (natural logarithm) of what was produced when ${unread}. Below zero, the word was a reason.`})});
 }
