@@ -279,8 +279,8 @@ CLICK_ALL = """() => [...document.querySelectorAll(".grid td[tabindex]:not(.mask
   return {shown: cell.textContent, result: text(".result"),
           formula: text(".result + p:not(.quiet)"),
           tables: [...panel.querySelectorAll("table")].map((table) => ({
-            terms: texts(table, ".term"), total: texts(table, ".term-total")[0],
-            products: texts(table, "td:nth-child(2)")}))};
+            names: texts(table, "th"), terms: texts(table, ".term"),
+            total: texts(table, ".term-total")[0], products: texts(table, "td:nth-child(2)")}))};
 })"""
 
 
@@ -294,7 +294,10 @@ def check_bent(how: str, inside: str, told: str, total: str) -> None:
 def check_told(told: dict) -> str:
     """What is told of a cell comes to what the cell shows; which way it was told."""
     for table in told["tables"]:
+        terms = dict(zip(table["names"], map(Decimal, table["terms"]), strict=False))
         assert sum(map(Decimal, table["terms"])) == Decimal(table["total"]), told
+        exact = 2e-7 * sum(abs(float(term)) for term in terms.values())
+        assert abs(terms.get("rounding", 0)) <= (len(terms) / 2 + 1) * 10**-DIGITS + exact, told
     number, result = float(told["shown"]), told["result"]
     if bent := BENT.search(result):
         assert bent[3] == told["shown"]
