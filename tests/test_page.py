@@ -18,16 +18,12 @@ from minitransformer.explain.walkthrough import walk_through
 from minitransformer.explain.walkthrough_files import as_json
 from tests.processes import run
 from tests.small_runs import translator_for
-from tests.test_walkthrough import SENTENCE, SHAPES
+from tests.test_walkthrough import RECURRENT, SENTENCE, SHAPES
 
-RECURRENT = ("model.kind=recurrent", "model.position=none")
-LAYERED = ("model.num_encoder_layers=2", "model.num_decoder_layers=2", "model.bias=true")
 RECURRENT_SHAPES = {
-    "gru-both-ways": (*RECURRENT, *LAYERED, "model.bidirectional=true",
-                      "model.attention=multiplicative"),
-    "lstm": (*RECURRENT, "model.cell=lstm", "model.attention_output=true"),
-    "gru-none": (*RECURRENT, "model.attention=none"),
-}  # fmt: skip
+    **{name: changes for name, changes in SHAPES.items() if changes[:2] == RECURRENT},
+    "gru-none": (*RECURRENT, "model.attention=none", "model.bias=true"),
+}
 DERIVED = {"scaled", "allowed", "hidden"}  # that the page makes of others
 
 
@@ -138,18 +134,19 @@ def test_a_recurrent_layer_is_told_with_what_it_read(shape, walks):
 
 def test_numbers_that_a_page_has_are_not_stored_again(walks):
     [[told]] = read_page(page_html({"": [walks["lstm"]]}, 3))[0]["walks"]
-    embedded, recurrence = told["encoder"]
-    assert recurrence["words"] == embedded["output"]
+    embedded, first, recurrence = told["encoder"]
+    assert first["words"] == embedded["output"]
+    assert recurrence["words"] == first["state"]
     for number, step in enumerate(told["steps"], start=1):
-        _, state, cross, joined, narrow = step["stages"]
+        _, _, state, cross, joined, narrow = step["stages"]
         assert joined["second"] == state["state"]
         assert joined["first"][0] == cross["context"][0]
         assert narrow["joined"] == joined["output"]
         assert step["head"]["state"][0] == narrow["output"][0]
         assert cross["memory"] == recurrence["state"]
         if number > 1:
-            assert state["before"] == told["steps"][number - 2]["stages"][1]["state"]
-    assert told["steps"][0]["stages"][2]["value"][0] == recurrence["state"][0]
+            assert state["before"] == told["steps"][number - 2]["stages"][2]["state"]
+    assert told["steps"][0]["stages"][3]["value"][0] == recurrence["state"][0]
 
 
 def test_a_word_that_was_taken_out_is_known_to_be_skipped(tmp_path):

@@ -33,8 +33,8 @@ from minitransformer.explain.showing import write_attention
 from minitransformer.explain.walkthrough import walk_through
 from tests.processes import run
 from tests.small_runs import translator_for
+from tests.test_walkthrough import RECURRENT
 
-RECURRENT = ("model.kind=recurrent", "model.position=none")
 BANGLA = ["আমি", "স্কুলে", "যাই"]
 
 

@@ -20,7 +20,7 @@ from minitransformer.explain.walkthrough_files import as_json, as_markdown
 from minitransformer.prompt import Prompt
 from tests.processes import Finished, run
 from tests.small_runs import translator_for
-from tests.test_walkthrough import SENTENCE, SHAPES, every_shape, long_for_every_shape
+from tests.test_walkthrough import RECURRENT, SENTENCE, SHAPES, every_shape, long_for_every_shape
 
 LONG = " ".join([SENTENCE, "and the children live in a small house"] * 2)
 
@@ -158,7 +158,7 @@ def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
 @pytest.mark.parametrize("attention", ["multiplicative", "none"])
 def test_a_recurrent_walk_is_shown_with_what_it_has(tmp_path, attention):
     translator = translator_for(
-        tmp_path / "run", "model.kind=recurrent", "model.position=none", "data.limit=0",
+        tmp_path / "run", *RECURRENT, "data.limit=0",
         f"model.attention={attention}", "model.max_length=12",
     )  # fmt: skip
     walk = walk_through(translator, SENTENCE)

@@ -29,7 +29,7 @@ const GATES = {gru: ["reset", "update", "candidate"], lstm: ["input", "forget", 
 const isRecurrent = (stage) => stage.kind in PARTS;
 const isInEncoder = (stage) => stage.path.startsWith("encoder");
 const isByStates = (stage) => stage.names?.query === "s";
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const capital = (text) => (text.length > 1 ? text[0].toUpperCase() + text.slice(1) : text);  // s and h stay as they are
 
 /** The title of a stage that only recurrent models have. */
 function recurrentTitle(stage) {
@@ -135,16 +135,17 @@ function explainCompared(view, part, row, k) {
   if (part === "value" || names.key === names.value) {
     return {title: `h of “${token}”, number ${k}`, formula: [view.value(0, row, k)], note: "The encoder's state at this word."};
   }
-  return projection(`W h of “${token}”, number ${k}: row ${k} of W times h`, view.keyOwner(row), "key",
-                    (d) => view.value(0, row, d), k);
+  const owner = view.keyOwner(row);
+  return projection(`W h of “${token}”, number ${k}: row ${k} of W times h`, owner, "key", (d) => at(owner.memory, row, d), k);
 }
 
 function drawJoined(step, stage) {
   const [first, second] = stage.parts;
-  const both = `[${first} ; ${second}]`;
+  const formula = `[${first} ; ${second}]`;
+  const [both, about] = isInEncoder(stage) ? ["h", `= ${formula}`] : [formula, "side by side"];
   const width = stage.first[2];
   const notes = {context: "The sum of α·h; the place before this one takes it apart.", s: "The decoder's state after this word."};
-  return tokenMatrices(step, stage, {first: [first, ""], second: [second, ""], output: [both, "side by side"]}, (part, row, k) => {
+  return tokenMatrices(step, stage, {first: [first, ""], second: [second, ""], output: [both, about]}, (part, row, k) => {
     const name = {first, second, output: both}[part];
     const note = part === "output" ? `Number ${k % width} of ${k < width ? first : second}.`
       : notes[name] ?? `The state after this word, read from ${name}.`;
