@@ -70,7 +70,7 @@ def run_block(block: str, folder: Path) -> int:
     for command, comment in shell_lines(block):
         if "pip install" in command or command == "python translate.py":  # installed; a prompt
             continue
-        if "runs/few" in command or "tiny-bn.yaml" in command:  # trained elsewhere
+        if re.search(r"runs/few|tiny-(bn|rnn)\.yaml", command):  # trained elsewhere
             continue
         if "bentrevett" in command:  # needs a network
             continue
@@ -96,10 +96,11 @@ def run_block(block: str, folder: Path) -> int:
     return checked
 
 
-def test_the_commands_print_what_the_readme_says(tmp_path_factory, tiny_bn, tiny):
-    folders = [make_clone(tmp_path_factory.mktemp("clone"), tiny_bn, tiny) for _ in blocks("bash")]
+def test_the_commands_print_what_the_readme_says(tmp_path_factory, tiny_rnn, tiny_bn, tiny):
+    runs = (tiny_rnn, tiny_bn, tiny)
+    folders = [make_clone(tmp_path_factory.mktemp("clone"), *runs) for _ in blocks("bash")]
     with ThreadPoolExecutor(2) as pool:
-        assert sum(pool.map(run_block, blocks("bash"), folders)) == 12
+        assert sum(pool.map(run_block, blocks("bash"), folders)) == 13
     assert [(folder / "out.txt").read_text() for folder in folders if (folder / "out.txt").exists()
             ] == ["Vamos\n"]  # fmt: skip
 
@@ -112,6 +113,15 @@ def test_the_sample_at_the_top_is_real(clone):
         encoding="utf-8", check=True,
     )  # fmt: skip
     assert result.stdout == expected
+
+
+def test_the_sample_of_seq2seq_attention_is_told_so(tmp_path, tiny_rnn):
+    clone = make_clone(tmp_path, tiny_rnn)
+    sample = next(block for block in blocks("") if block.startswith("Compare the state s"))
+    [command] = re.findall(r"^python (translate.py .* --only decoder.attention)$", README, re.M)
+    shown = run(*shlex.split(command), folder=clone).out
+    words = re.compile(r"(?<!\S)-?\d[\d.]*(?!\S)| +")  # another processor learns other numbers
+    assert words.sub(" ", sample) in words.sub(" ", shown)
 
 
 def test_the_worked_samples_are_real(tmp_path):
