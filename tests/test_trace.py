@@ -37,16 +37,24 @@ def test_names_are_the_paths_of_the_modules():
     }
 
 
-def test_a_recorded_cached_step_is_a_row_of_the_teacher_forced_recording():
-    model = build(VARIANTS["pre-norm"])
+def recorded_forced_and_in_steps(model):
+    """What a teacher-forced call records, and what each cached step does."""
     source, target = ids(1, 4), ids(1, 5, seed=2)
     with record(model) as forced:
         model(source, target)
     memory = model.encode(source)
     cache = model.new_cache(memory)
+    steps = []
     for place in range(5):
         with record(model) as step:
             model.decode(target[:, place : place + 1], memory, cache)
+        steps.append(step)
+    return forced, steps
+
+
+def test_a_recorded_cached_step_is_a_row_of_the_teacher_forced_recording():
+    forced, steps = recorded_forced_and_in_steps(build(VARIANTS["pre-norm"]))
+    for place, step in enumerate(steps):
         for name in ("query", "context", "output"):
             path = f"decoder.layers.2.cross_attention.{name}"
             torch.testing.assert_close(
@@ -59,17 +67,11 @@ def test_a_recorded_cached_step_is_a_row_of_the_teacher_forced_recording():
 
 @pytest.mark.parametrize("name", ["gru-both-ways", "lstm"])
 def test_a_recorded_cached_step_of_a_recurrent_model_is_a_row_as_well(name):
-    model = build(VARIANTS[name]).double()
-    source, target = ids(1, 4), ids(1, 5, seed=2)
-    with record(model) as forced:
-        model(source, target)
-    memory = model.encode(source)
-    cache = model.new_cache(memory)
-    for place in range(5):
-        with record(model) as step:
-            model.decode(target[:, place : place + 1], memory, cache)
+    forced, steps = recorded_forced_and_in_steps(build(VARIANTS[name]).double())
+    of_source = ("attention.source", "attention.value")
+    for place, step in enumerate(steps):
         rows = [path for path in step if path.startswith(("decoder.layers.", "decoder.attention."))]
-        rows = [path for path in rows if not path.endswith("attention.value")]  # the source's
+        rows = [path for path in rows if not path.endswith(of_source)]
         assert len(rows) == {"gru-both-ways": 2 * 5, "lstm": 2 * 8}[name] + 7
         for path in rows:
             torch.testing.assert_close(step[path][..., 0, :], forced[path][..., place, :])
