@@ -54,7 +54,7 @@ def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
         ),
         (
             ["model.num_heads", "model.d_model"],
-            model.d_model % model.num_heads != 0,
+            model.kind == "transformer" and model.d_model % model.num_heads != 0,
             f"model.d_model ({model.d_model}) must be divisible by "
             f"model.num_heads ({model.num_heads})",
         ),
@@ -65,7 +65,7 @@ def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
         ),
         (
             ["model.position", "model.d_model", "model.num_heads"],
-            model.position == "rotary" and d_head % 2 != 0,
+            model.kind == "transformer" and model.position == "rotary" and d_head % 2 != 0,
             f"model.d_model / model.num_heads ({d_head}) must be even for model.position: rotary",
         ),
         (

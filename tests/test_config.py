@@ -209,6 +209,13 @@ def test_a_setting_of_the_other_kind_is_told_where_it_was_made(tmp_path):
     ]
 
 
+def test_what_no_recurrent_model_may_have_is_told_once(tmp_path):
+    model = f"{SMALLEST}model: {{kind: recurrent, d_model: 7}}"
+    heads, position = errors_of(model, tmp_path, ["model.num_heads=2", "model.position=rotary"])
+    assert heads.startswith("--set model.num_heads=2: model.num_heads is a Transformer's; ")
+    assert position.startswith("--set model.position=rotary: model.position: rotary turns ")
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "just words", "- a\n- b"])
 def test_a_config_without_settings_is_an_error(text, tmp_path):
     (error,) = errors_of(text, tmp_path)
