@@ -104,7 +104,7 @@ class RecurrentEncoder(Side):
             states, last_of_layer = layer(states, is_read)
             states = drop(states, self.dropout, self.training)
             last.append(last_of_layer)
-        tap(self, mask=is_read, output=states)
+        tap(self, output=states)
         return states, tuple(last)
 
 

@@ -90,13 +90,14 @@ def first_while_reading(values: dict[str, Tensor], model: nn.Module, name: str) 
     which only pass on what is no number, would come before the candidate that began it.
     """
     path = name.rpartition(".")[0]
-    if not isinstance(model.get_submodule(path), Recurrence):
+    layer = model.get_submodule(path)
+    if not isinstance(layer, Recurrence):
         return name
     own = {each: value for each, value in values.items() if each.rpartition(".")[0] == path}
 
     def first_word(each: str) -> int:
         is_bad = ~own[each].isfinite().all(dim=2).all(dim=0)  # [T]
-        order = is_bad.flip(0) if path.endswith(".leftward") else is_bad
+        order = is_bad.flip(0) if layer.is_leftward else is_bad
         return int(order.nonzero().flatten()[0]) if is_bad.any() else len(is_bad)
 
     return min(own, key=first_word)
