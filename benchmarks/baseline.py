@@ -68,6 +68,7 @@ def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:
 def refuse_what_torch_has_not(config: Config) -> None:
     shape, training = config.model, config.training
     wanted = {
+        "model.kind is transformer": shape.kind == "transformer",
         "model.norm is pre or post": shape.norm != "none",
         "model.d_ff is not 0": shape.d_ff > 0,
         "model.position is sinusoidal": shape.position == "sinusoidal",
