@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.measuring import interleaved
+from minitransformer.checkpoint import RunFolder
 from minitransformer.config import changed_keys, find_config, load_config
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.encoding import EncodedSplit
@@ -101,6 +102,9 @@ def label(model: ModelConfig) -> str:
 
 def tested(each: Contestant) -> Tested:
     """Scored on the test split, or on the held-out pairs of a corpus that has none."""
+    changed = changed_keys(RunFolder(each.run).load_config(), each.config)
+    if of_model := [key for key in changed if key.startswith("model.")]:
+        raise DataError(f"{each.run} has another {', '.join(of_model)}; choose another --runs")
     translator = Translator.load(each.run)
     prepared = prepare(each.config, translator.tokenizer)
     if translator.data_fingerprint != prepared.fingerprint:
