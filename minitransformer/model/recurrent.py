@@ -134,7 +134,10 @@ class RecurrentDecoder(Side):
             states = drop(states, self.dropout, self.training)
         output: Tensor = states
         if self.attention is not None:
-            output = drop(self.attention(states, memory), self.dropout, self.training)
+            output = self.attention(states, memory)
+            # What follows the first D numbers is the s of [context ; s], which was dropped above.
+            found, again = output[..., : states.shape[-1]], output[..., states.shape[-1] :]
+            output = torch.cat((drop(found, self.dropout, self.training), again), dim=-1)
         tap(self, output=output)
         return output
 
