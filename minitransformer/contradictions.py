@@ -8,6 +8,8 @@ def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
     data, model, training = config.data, config.model, config.training
     places = {"source": data.source, "valid": data.valid, "test": data.test}
     d_head, probes = model.d_model // model.num_heads, config.logging.probes
+    has_attention = model.kind == "transformer" or model.attention != "none"
+    drops_inside = has_attention and model.inner_dropout > 0
     return [
         *contradictions_of_kind(model),
         (
@@ -86,7 +88,7 @@ def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
         ),
         (
             ["training.consistency", "model.dropout", "model.inner_dropout"],
-            training.consistency > 0 and not model.dropout and not model.inner_dropout,
+            training.consistency > 0 and not model.dropout and not drops_inside,
             "training.consistency compares two passes that dropout makes differ: set model.dropout",
         ),
         (

@@ -174,6 +174,9 @@ modle: {}
          "model.kind: recurrent"),
         ("model: {kind: recurrent, bidirectional: true, d_model: 7, position: none}",
          "model.d_model (7) must be even for model.bidirectional: true"),
+        ("model: {kind: recurrent, attention: none, inner_dropout: 0.1}\n"
+         "training: {consistency: 1}",
+         "training.consistency compares two passes that dropout makes differ"),
         ("model: {kind: recurrent, share_embeddings: target}",
          "model.share_embeddings: target needs a head as wide as an embedding, and "
          "[context ; state] is twice as wide; set model.attention_output: true"),
