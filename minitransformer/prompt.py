@@ -130,6 +130,9 @@ class Prompt:
     def position(self, words: list[str]) -> None:
         if words not in (["on"], ["off"]):
             raise UsageError("say on or off: :position off")
+        model = self.translator.model
+        if not model.rotary and model.encoder.embedding.positions is None:
+            raise UsageError("this model has no positions (model.position is none)")
         self.change(replace(self.experiment, positions_off=words == ["off"]))
 
     def force(self, words: list[str]) -> None:

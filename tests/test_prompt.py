@@ -133,6 +133,12 @@ def test_positions_of_a_recurrent_model_can_be_left_away_where_there_are_any(tmp
         assert torch.equal(model(source, target), without(source, target)) == is_same
 
 
+def test_positions_that_there_are_not_cannot_be_left_away(tmp_path):
+    asking = Prompt(translator_for(tmp_path, "model.position=none"), scores=False)
+    with pytest.raises(UsageError, match=r"no positions \(model.position is none\)"):
+        asking.answer(":position off")
+
+
 def test_there_must_be_a_sentence_first(prompt):
     for line in (":walk", ":full", ":attention", ":why", ":hide 1", ":reset", ":position off"):
         with pytest.raises(UserError, match="type a sentence first"):

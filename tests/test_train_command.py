@@ -49,8 +49,9 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
         ([], "1+1 layers, 64 wide, 1 head, norm none, feed-forward none, position sinusoidal"),
         (["kind=recurrent", "position=none"],
          "recurrent: 1+1 layers of GRU, 64 wide, attention dot, position none"),
-        (["kind=recurrent", "cell=lstm", "bidirectional=true", "attention=multiplicative"],
-         "recurrent: 1+1 layers of LSTM, both ways, 64 wide, attention multiplicative, "
+        (["kind=recurrent", "cell=lstm", "bidirectional=true", "attention=multiplicative",
+          "attention_output=true"],
+         "recurrent: 1+1 layers of LSTM, both ways, 64 wide, attention multiplicative with W_O, "
          "position sinusoidal"),
     ],
 )  # fmt: skip

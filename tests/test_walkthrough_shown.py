@@ -114,7 +114,7 @@ def test_the_sheets_of_seq2seq_attention_can_be_followed_line_by_line(translator
     told = [block.sentence for block in blocks]
     assert told[:5] == [
         "Take the embedding of <EOS>",
-        "Read <EOS> with a GRU: the state s goes on from where it was",
+        "Read <EOS> with a GRU; its state s is (1-z)·n + z·(state before)",
         "Compare the state s of <EOS> with the states h of I, go: e = s · h",
         "Softmax of the scores of <EOS> gives α of I, go; the context vector is the sum of α·h",
         "Concatenate the context vector and the state of <EOS>: [context ; s]",
@@ -129,6 +129,11 @@ def test_the_sheets_of_seq2seq_attention_can_be_followed_line_by_line(translator
     sentences = [block.sentence for block in narrate(both_ways, 3)]
     assert "Compare the state s of <EOS> with the states h of I, go: e = s · W h" in sentences
     assert "Put both states of I, go side by side: h = [left to right ; right to left]" in sentences
+    [leftward] = [block for block in narrate(both_ways, 3) if block.path.endswith("0.leftward")]
+    assert [table.rows[0].word for table in leftward.tables] == ["go", "I"]
+    assert "from right to left; the state after a word is (1-z)·n + z·(state before)" in (
+        leftward.sentence
+    )
 
 
 def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):

@@ -16,14 +16,18 @@ from minitransformer.explain.stages import (
 )
 
 CELLS = {GruStage: "a GRU", LstmStage: "an LSTM"}
+FORMULAS = {
+    GruStage: "(1-z)·n + z·(state before)",
+    LstmStage: "o·tanh(c), where c is f·(cell before) + i·g",
+}
 
 
 def recurrence_sentence(stage: GruStage | LstmStage) -> str:
-    cell, words = CELLS[type(stage)], listed(stage.tokens)
+    cell, formula, words = CELLS[type(stage)], FORMULAS[type(stage)], listed(stage.tokens)
     if stage.path.startswith("decoder"):
-        return f"Read {words} with {cell}: the state s goes on from where it was"
+        return f"Read {words} with {cell}; its state s is {formula}"
     way = "right to left" if stage.is_leftward else "left to right"
-    return f"Read {words} with {cell}, from {way}: after each word there is a state h"
+    return f"Read {words} with {cell}, from {way}; the state after a word is {formula}"
 
 
 def joined_sentence(stage: JoinedStage) -> str:
@@ -55,9 +59,9 @@ def context_sentence(stage: AttentionStage, place: int) -> str:
 def tell_recurrence(
     step: int, stage: GruStage | LstmStage, sentence: str, precision: int
 ) -> Iterator[Block]:
-    """A block for the layer, with a table for each word that it reads."""
-    tables = []
-    for place, token in enumerate(stage.tokens):
+    """A block for the layer, with a table for each word, in the order in which it reads them."""
+    tables, words = [], list(enumerate(stage.tokens))
+    for place, token in reversed(words) if stage.is_leftward else words:
         if not stage.is_read[place]:
             rows = [vector("state, as it was", stage.state[place], token, precision)]
         else:

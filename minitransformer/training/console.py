@@ -158,9 +158,10 @@ def shape(model: ModelConfig) -> str:
     layers = f"{model.num_encoder_layers}+{model.num_decoder_layers} layers"
     if model.kind == "recurrent":
         ways = ", both ways" * model.bidirectional
+        matrix = " with W_O" * (model.attention != "none" and model.attention_output)
         return (
             f"recurrent: {layers} of {model.cell.upper()}{ways}, {model.d_model} wide, "
-            f"attention {model.attention}, position {model.position}"
+            f"attention {model.attention}{matrix}, position {model.position}"
         )
     return (
         f"{layers}, {model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
