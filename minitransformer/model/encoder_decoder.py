@@ -3,6 +3,7 @@
 B batch, S source, T target, D d_model, V vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
@@ -61,7 +62,7 @@ def new_embedding(config: ModelConfig, vocab_size: int) -> Embedding:
     )
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(nn.Module, ABC):
     """A model that translates; training, search and tracing all use its two methods."""
 
     rotary = False  # does attention turn queries and keys by their places?
@@ -81,23 +82,23 @@ class EncoderDecoder(nn.Module):
             assert self.encoder.embedding.weight.shape == self.decoder.embedding.weight.shape
             self.encoder.embedding.weight = self.decoder.embedding.weight
 
+    @abstractmethod
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
         """Read the source; every row must hold at least one token that is not padding."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode_states(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
     ) -> Float[Tensor, "batch target d_model"]:
         """What the head reads; training takes it from here, since all logits at once are large."""
-        raise NotImplementedError
 
+    @abstractmethod
     def new_cache(self, memory: Memory) -> Cache:
         """An empty cache for this memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def source_attentions(self) -> list[str]:
         """The paths of what looks at the source, by layer; none where nothing does."""
-        raise NotImplementedError
 
     def decode(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
