@@ -315,6 +315,7 @@ def come_and_go(rank: int, port: int) -> None:
         raise AssertionError("met somebody who is gone")
 
 
+@pytest.mark.slow
 def test_a_process_that_goes_before_it_is_connected_is_told_within_the_timeout():
     port = free_port()
     processes = [context.Process(target=come_and_go, args=(rank, port)) for rank in (0, 1)]
@@ -426,6 +427,7 @@ def meet_after(seconds: float, attempt: int, rank: int, port: int) -> None:
     as_rank(rank, 2, port, Ranks.totals, (1.0,))
 
 
+@pytest.mark.slow
 def test_restarted_processes_do_not_look_for_those_that_are_gone():
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for attempt in (0, 1):

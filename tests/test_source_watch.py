@@ -52,6 +52,7 @@ def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_
     assert len(listener.warnings) == 1  # once in a sitting
 
 
+@pytest.mark.slow
 def test_a_run_that_never_listens_is_told_once_from_its_middle_on(tmp_path):
     listener = Listener()
     trainer = trainer_for(
