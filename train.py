@@ -15,7 +15,12 @@ from minitransformer import __version__
 from minitransformer.config import find_config, load_config
 from minitransformer.settings import Config
 from minitransformer.terminal import run_command, take_interrupts
-from minitransformer.training.companions import Companions, companions, launched_processes
+from minitransformer.training.launcher import (
+    Workers,
+    is_worker,
+    launch_workers,
+    launched_processes,
+)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -45,15 +50,13 @@ def main(arguments: list[str]) -> int:
         config = replace(config, training=replace(config.training, processes=launched))
     run_path = options.run or Path("runs") / config_path.stem
 
-    if config.training.processes > 1:  # the others are not left behind
-        take_interrupts()
     command = [sys.executable, str(Path(__file__).resolve()), *arguments]
-    with companions(config.training.processes, command) as others:
-        return train(config, run_path, options, others)
+    with launch_workers(config.training.processes, command) as workers:
+        return train(config, run_path, options, workers)
 
 
 def train(
-    config: Config, run_path: Path, options: argparse.Namespace, others: Companions | None
+    config: Config, run_path: Path, options: argparse.Namespace, workers: Workers | None
 ) -> int:
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.checkpoint import RunFolder
@@ -61,19 +64,21 @@ def train(
     from minitransformer.doctor.examination import examine_before_training
     from minitransformer.explain.worked.sheet_model import shipped_weights
     from minitransformer.training.console import Console
-    from minitransformer.training.distributed import joined, own_device
+    from minitransformer.training.distributed import init_distributed, own_device
     from minitransformer.training.trainer import Trainer
     from minitransformer.training.watcher import Watcher
 
     take_interrupts()
     device = own_device(choose_device(options.device), config.training.processes)
-    with joined(others, device, config.training.join_timeout) as ranks:
+    with init_distributed(workers, device, config.training.join_timeout) as ranks:
         watchers: list[Watcher] = [Console()] if ranks.is_first else []
         if config.logging.tensorboard and ranks.is_first:
             from minitransformer.explain.tensorboard import TensorBoard
 
             watchers.append(TensorBoard())
         run = RunFolder(run_path)
+        if workers:
+            workers.before_exit = run.release
         with ranks.same_fate():
             if ranks.is_first:
                 run.hold()
@@ -90,10 +95,10 @@ def train(
 
 
 if __name__ == "__main__":
-    # Of several processes on a machine, the first one speaks.
-    is_quiet = os.environ.get("LOCAL_RANK", "0") != "0"
-    code = run_command(lambda: main(sys.argv[1:]), is_quiet=is_quiet)
-    if is_quiet:  # torch's threads do not always end as quietly as they should
+    # Of torchrun's processes on a machine, the first one reports errors.
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+    code = run_command(lambda: main(sys.argv[1:]), is_quiet=not is_first and not is_worker())
+    if not is_first:  # torch's threads do not always end as quietly as they should
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

@@ -19,6 +19,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20, help="how long new runs are begun")
     parser.add_argument("--seed", type=int, default=1, help="decides what befalls which run")
     parser.add_argument("--at-once", type=int, default=2, help="runs side by side")
+    parser.add_argument(
+        "--several", type=float, default=0.03, metavar="SHARE",
+        help="share of runs with several processes, which take long: workers load torch anew",
+    )  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -34,7 +38,9 @@ def main(arguments: list[str]) -> int:
     tally = Tally()
     workspace = Path(tempfile.mkdtemp(prefix="torture-"))
     began = time.monotonic()
-    runs = lives(workspace, options.seed, references(workspace), tally, 60 * options.minutes)
+    expected = references(workspace, options.several)
+    seconds = 60 * options.minutes
+    runs = lives(workspace, options.seed, expected, tally, seconds, options.several)
     side_by_side(runs, options.at_once, is_over=lambda: bool(stopped))
     if stopped:
         print("stopped; until then:")

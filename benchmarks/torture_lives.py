@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,8 +14,8 @@ from typing import Any
 from benchmarks.torture_damage import DAMAGES, whole_steps
 from benchmarks.torture_tally import RANDOM_KILL, Tally
 from minitransformer.errors import CheckpointError
-from tests.faults import Delay, Fault, SizeLimit
-from tests.processes import Running
+from tests.faults import PHASES, Delay, Fault, SizeLimit
+from tests.processes import Running, wait_until_ended
 from tests.survival import (
     Job,
     Moments,
@@ -27,8 +28,8 @@ from tests.survival import (
     start,
 )  # fmt: skip
 
-ALONE = ("training.steps=24", "training.save_every=3", "evaluation.every=8")
-TOGETHER = (*ALONE, "training.processes=2", "training.join_timeout=60")
+SHORT_RUN = ("training.steps=24", "training.save_every=3", "evaluation.every=8")
+WORLD_SIZES = (2, 3)
 STOPPED = {128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}
 
 
@@ -40,37 +41,54 @@ class Lost(Exception):
 class Reference:
     """A run that nothing befell."""
 
+    world_size: int
     changes: tuple[str, ...]
     outcome: dict[str, Any]
     points: list[str]  # at which it changed the disk
     seconds: float
 
 
-def references(workspace: Path) -> dict[str, Reference]:
+def references(workspace: Path, share_of_several: float) -> dict[int, Reference]:
+    """Runs of one process and of several, by their number, as far as they are needed."""
+    (workspace / "first").mkdir()
+    start(workspace / "first").finish()  # is slow: it loads torch
     found = {}
-    for name, changes in (("alone", ALONE), ("together", TOGETHER)):
-        for attempt in ("first", "reference"):  # the first one is slow: it loads torch
-            folder = workspace / f"{attempt}-{name}"
-            folder.mkdir()
-            began = time.monotonic()
-            result = start(folder, Fault(noted=folder / "points"), *changes).finish()
-            assert result.code == 0, result.err
-        points = (folder / "points").read_text().splitlines()
+    for world_size in (1, *WORLD_SIZES):
+        if share_of_several == (0 if world_size > 1 else 1):
+            continue
+        folder = workspace / f"reference-of-{world_size}"
+        folder.mkdir()
+        changes = (*SHORT_RUN, f"training.processes={world_size}")
+        began = time.monotonic()
+        result = start(folder, Fault(noted=folder / "points"), *changes).finish()
+        assert result.code == 0, result.err
         seconds = time.monotonic() - began
-        found[name] = Reference(changes, outcome(run_in(folder)), points, seconds)
-        print(f"a run {name} takes {seconds:.2f} s and changes the disk {len(points)} times")
+        points = (folder / "points").read_text().splitlines()
+        found[world_size] = Reference(world_size, changes, outcome(run_in(folder)), points, seconds)
+        print(
+            f"a run of {world_size} process{'es' * (world_size > 1)} takes {seconds:.2f} s "
+            f"and changes the disk {len(points)} times"
+        )
     return found
 
 
 def lives(
-    workspace: Path, seed: int, expected: dict[str, Reference], tally: Tally, seconds: float
+    workspace: Path,
+    seed: int,
+    expected: dict[int, Reference],
+    tally: Tally,
+    seconds: float,
+    share_of_several: float,
 ) -> Iterator[Job]:
     """One run after the other, until the time is over."""
     number, began = 0, time.monotonic()
     while time.monotonic() < began + seconds:
         number += 1
         tally.tell(began)
-        yield Life(workspace / f"run-{number}", Random(f"{seed}-{number}"), expected, tally).live()
+        random = Random(f"{seed}-{number}")
+        is_several = random.random() < share_of_several
+        world_size = random.choice(WORLD_SIZES) if is_several else 1
+        yield Life(workspace / f"run-{number}", random, expected[world_size], tally).live()
 
 
 Sitting = Generator[tuple[Running, Moments], None, bool]  # tells whether the fault came about
@@ -79,21 +97,22 @@ Sitting = Generator[tuple[Running, Moments], None, bool]  # tells whether the fa
 class Life:
     """One run, struck in each sitting until it is let go to its end."""
 
-    def __init__(
-        self, folder: Path, random: Random, expected: dict[str, Reference], tally: Tally
-    ) -> None:
+    def __init__(self, folder: Path, random: Random, reference: Reference, tally: Tally) -> None:
         self.folder, self.random, self.tally = folder, random, tally
-        self.is_together = random.random() < 0.03  # companions load torch anew: they take long
-        self.reference = expected["together" if self.is_together else "alone"]
+        self.reference = reference
         self.is_damaged = False
 
     @property
     def run(self) -> Path:
         return run_in(self.folder)
 
+    @property
+    def world_size(self) -> int:
+        return self.reference.world_size
+
     def live(self) -> Job:
         self.folder.mkdir()
-        kinds = TOGETHER_KINDS if self.is_together else ALONE_KINDS
+        kinds = SEVERAL_KINDS if self.world_size > 1 else ALONE_KINDS
         # Whatever comes of a fault, the plan for the later ones is the same.
         weights = [4 if kind == RANDOM_KILL else 1 for kind in kinds]
         planned = self.random.choices(list(kinds), weights, k=self.random.randint(1, 6))
@@ -193,22 +212,49 @@ class Life:
         shutil.rmtree(beside)
         return ends[1].code == 1
 
-    def companion_killed(self) -> Sitting:
-        def kill_companion(running: Running) -> None:
-            children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-            for number in children.read_text().split()[:1]:
-                os.kill(int(number), SIGKILL)
+    def rank_killed(self, *, rank_0: bool) -> Sitting:
+        """Rank 0 or a worker is killed at a random moment, and no other process goes on."""
+        killed: list[float] = []
 
-        moments: Moments = [(self.moment(), kill_companion)]
-        return (yield from self.sitting(self.start(), moments, {1}))
+        def kill(running: Running) -> None:
+            number = running.process.pid
+            if not rank_0:
+                children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+                if not children:  # none has been started yet
+                    return
+                number = int(self.random.choice(children))
+            with suppress(ProcessLookupError):
+                os.kill(number, SIGKILL)
+                killed.append(time.monotonic())
+
+        codes = {-SIGKILL} if rank_0 else {1}
+        has_failed = yield from self.sitting(self.start(), [(self.moment(), kill)], codes)
+        if killed:
+            self.wait_for_others(killed[0])
+        return has_failed
+
+    def rank_killed_at_a_phase(self) -> Sitting:
+        phase, rank = self.random.choice(list(PHASES)), self.random.randrange(self.world_size)
+        note = self.folder / "killed"
+        note.unlink(missing_ok=True)
+        running = self.start(PHASES[phase].kill(rank, note))
+        has_failed = yield from self.sitting(running, [], {1} if rank else {-SIGKILL})
+        if note.exists():  # else the run has not come to this phase any more
+            self.wait_for_others(float(note.read_text()))
+        return has_failed
+
+    def wait_for_others(self, since: float) -> None:
+        took = wait_until_ended(self.folder, since)
+        self.tally.slowest_end = max(self.tally.slowest_end, took)
 
 
 WRITES = ("write",)
 KILLED = {-SIGKILL}
-TOGETHER_KINDS: dict[str, Callable[[Life], Sitting]] = {
-    "SIGKILL of a companion": Life.companion_killed,
-    "SIGKILL of the first of two processes": Life.killed_at_random,
-    "a signal to the first of two processes": lambda life: life.signalled(1),
+SEVERAL_KINDS: dict[str, Callable[[Life], Sitting]] = {
+    "several processes: SIGKILL of a worker": lambda life: life.rank_killed(rank_0=False),
+    "several processes: SIGKILL of rank 0": lambda life: life.rank_killed(rank_0=True),
+    "several processes: SIGKILL at a phase": Life.rank_killed_at_a_phase,
+    "several processes: a signal to rank 0": lambda life: life.signalled(1),
 }
 ALONE_KINDS: dict[str, Callable[[Life], Sitting]] = {
     RANDOM_KILL: Life.killed_at_random,

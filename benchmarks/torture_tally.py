@@ -21,6 +21,7 @@ class Tally:
     losses: list[str] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
     told: float = 0.0
+    slowest_end: float = 0.0  # seconds from the end of one process to that of all
 
     def tell(self, began: float) -> None:
         if time.monotonic() > self.told + 10:
@@ -47,6 +48,8 @@ class Tally:
             f"{self.tried[RANDOM_KILL]} kills at random moments, {tracebacks} tracebacks, "
             f"{len(self.losses)} runs lost"
         )
+        if self.slowest_end:
+            print(f"after a kill, the other processes ended within {self.slowest_end:.2f} s")
         for loss in self.losses:
             print(f"lost: {loss}")
 

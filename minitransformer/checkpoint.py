@@ -68,9 +68,9 @@ class RunFolder:
             self.lock = RunLock(self.path)
 
     def release(self) -> None:
-        if self.lock:
-            self.lock.release(self.path)
-            self.lock = None
+        lock, self.lock = self.lock, None  # the thread that watches workers may come here, too
+        if lock:
+            lock.release(self.path)
 
     def create(self, config: Config, tokenizer: PairTokenizer) -> None:
         """Begin a run, in place of one that never reached a checkpoint."""

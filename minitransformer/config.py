@@ -8,9 +8,10 @@ from typing import Any
 
 from minitransformer.contradictions import contradictions
 from minitransformer.errors import ConfigError, UsageError
+from minitransformer.regular_file import read_regular_file
 from minitransformer.schema import Mistake, build_section, describe
 from minitransformer.settings import Config
-from minitransformer.strict_yaml import LARGEST_DOCUMENT, read_yaml, write_yaml
+from minitransformer.strict_yaml import MAX_FILE_BYTES, read_yaml, write_yaml
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -27,9 +28,7 @@ def find_config(name: str) -> Path:
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     """Read a config file and apply `section.key=value` overrides to it."""
     try:
-        if path.stat().st_size > 4 * LARGEST_DOCUMENT:  # before it fills the memory
-            raise ConfigError(f"{path}: {path.stat().st_size:,} bytes is too long")
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_file(path, MAX_FILE_BYTES).decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     except OSError as error:

@@ -98,6 +98,7 @@ class TrainingConfig:
     threads: Annotated[int, Range(0, 1024)] = 1
     precision: Literal["float32", "bf16"] = "float32"
     join_timeout: Annotated[float, Range(1, 86_400)] = 60
+    step_timeout: Annotated[float, Range(1, 86_400)] = 600
     batch_tokens: Count = 900
     accumulate: Count = 1
     learning_rate: Positive = 0.01

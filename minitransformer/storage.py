@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -18,6 +17,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from minitransformer.errors import CheckpointError
+from minitransformer.regular_file import read_regular_file
 
 MOST_JSON = 2**24  # bytes of a state.json, which has a few hundred
 MOST_TOKENIZER = 2**27  # bytes of a vocabulary; one of a million pieces has half of it
@@ -145,19 +145,10 @@ def read_json_with_checksum(content: bytes, where: str) -> dict[str, Any]:
 
 
 def read_own_file(path: Path, most: int) -> bytes:
-    """The content of a plain file; refuses links, pipes and devices, and more bytes than `most`."""
-    # A link could lead out of the folder, and a pipe would be waited for without end.
-    extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    """The content of a regular file of at most `most` bytes; refuses links, pipes and devices."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError(f"{path}: not a plain file")
-            if status.st_size > most:
-                raise CheckpointError(
-                    f"{path}: {status.st_size:,} bytes, more than the {most:,} that it may have"
-                )
-            return file.read()
+        # A link could lead out of the folder.
+        return read_regular_file(path, most, follow_links=False)
     except (OSError, ValueError) as error:
         why = "a link, not a file of its own" if path.is_symlink() else None
         raise CheckpointError(f"{path}: {why or getattr(error, 'strerror', error)}") from None

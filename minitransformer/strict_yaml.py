@@ -9,6 +9,7 @@ import yaml
 from minitransformer.errors import ConfigError
 
 LARGEST_DOCUMENT = 1_000_000  # characters; a config is a page, not a corpus
+MAX_FILE_BYTES = 4 * LARGEST_DOCUMENT  # of UTF-8
 
 
 class StrictLoader(yaml.SafeLoader):

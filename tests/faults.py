@@ -9,12 +9,16 @@ import errno
 import importlib
 import io
 import os
+import pickle
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,23 +50,113 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class SignalAtCall:
-    """The signal comes when a function is called for the first time."""
+class AtCall:
+    """Something happens when a function is called for the nth time."""
 
-    number: int
     module: str
-    function: str
+    function: str  # or Class.method
+    deed: Sabotage
+    at: int = 1
 
     def __call__(self) -> None:
-        module = importlib.import_module(self.module)
-        genuine, coming = getattr(module, self.function), [self.number]
+        owner: Any = importlib.import_module(self.module)
+        *classes, name = self.function.split(".")
+        for each in classes:
+            owner = getattr(owner, each)
+        genuine, calls = getattr(owner, name), count(1)
 
         def called(*arguments: Any, **options: Any) -> Any:
-            if coming:
-                os.kill(os.getpid(), coming.pop())
+            if next(calls) == self.at:
+                self.deed()
             return genuine(*arguments, **options)
 
-        setattr(module, self.function, called)
+        setattr(owner, name, called)
+
+
+def SignalAtCall(number: int, module: str, function: str) -> AtCall:
+    return AtCall(module, function, partial(signal.raise_signal, number))
+
+
+class Each:
+    """Several of them."""
+
+    def __init__(self, *sabotages: Sabotage) -> None:
+        self.sabotages = sabotages
+
+    def __call__(self) -> None:
+        for sabotage in self.sabotages:
+            sabotage()
+
+
+@dataclass(frozen=True)
+class OnRank:
+    """A sabotage of one of several training processes, handed to the one that starts the others."""
+
+    rank: int
+    sabotage: Sabotage
+
+    def __call__(self) -> None:
+        if self.rank == 0:
+            self.sabotage()
+            return
+        genuine, before = subprocess.Popen, Path(__file__).with_name("sabotaged_worker.py")
+
+        def start(command: list[str], env: dict[str, str], **options: Any) -> Any:
+            if env["RANK"] == str(self.rank):
+                python, *rest = command
+                command = [python, str(before), pickle.dumps(self.sabotage).hex(), *rest]
+            return genuine(command, env=env, **options)
+
+        subprocess.Popen = start  # type: ignore[assignment, misc]
+
+
+@dataclass(frozen=True)
+class KillNoted:
+    """SIGKILL; a file keeps the moment at which it came."""
+
+    note: Path
+
+    def __call__(self) -> None:
+        self.note.write_text(repr(time.monotonic()))
+        end()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a run of several processes, by the function with which it begins."""
+
+    rank_0: str  # as module:function
+    worker: str
+    at: int = 1  # the nth call since the process began
+
+    def kill(self, rank: int, note: Path) -> OnRank:
+        """SIGKILL of a rank when it comes to this phase."""
+        module, _, function = (self.worker if rank else self.rank_0).partition(":")
+        deed = KillNoted(note)
+        return OnRank(rank, AtCall(module, function, deed, self.at) if function else deed)
+
+
+def same_call(call: str, at: int = 1) -> Phase:
+    return Phase(call, call, at)
+
+
+TRAINING = "minitransformer.training"
+PHASES = {
+    "starting": Phase("minitransformer.device:choose_device", ""),  # a worker: before any import
+    "torch loaded": same_call(f"{TRAINING}.distributed:open_store"),
+    "joining": same_call("torch.distributed:init_process_group"),
+    "loading the corpus": Phase(  # the others wait for rank 0
+        f"{TRAINING}.beginning:read_beginning", f"{TRAINING}.distributed:Ranks.gather"
+    ),
+    "the first broadcast": same_call(f"{TRAINING}.distributed:Ranks.share"),
+    "constructing DDP": same_call("torch.nn.parallel.distributed:_sync_module_states"),
+    "a step": same_call(f"{TRAINING}.trainer:add_gradients", 5),
+    "an evaluation": same_call(f"{TRAINING}.trainer:evaluate_splits", 2),
+    "a save": Phase(  # which the others wait for
+        "minitransformer.checkpoint:RunFolder.save", f"{TRAINING}.trainer:Trainer.save", 2
+    ),
+    "the end": same_call("torch.distributed:destroy_process_group"),
+}
 
 
 @dataclass(frozen=True)

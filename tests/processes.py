@@ -1,5 +1,6 @@
 """Runs train.py and translate.py as real processes, forked from one that has torch loaded."""
 
+import contextlib
 import io
 import multiprocessing
 import os
@@ -73,6 +74,25 @@ class Running:
         if code == LOST and self.code.exists():
             code = int(self.code.read_text())
         return Finished(code, out, err)
+
+
+def processes_in(folder: Path) -> list[int]:
+    """The processes that work in a folder, those apart that have ended and were not waited for."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            is_zombie = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            if process.joinpath("cwd").readlink() == folder.resolve() and not is_zombie:
+                found.append(int(process.name))
+    return found
+
+
+def wait_until_ended(folder: Path, since: float, seconds: float = 20) -> float:
+    """Wait for the end of all processes that work in a folder; returns how long it took."""
+    while left := processes_in(folder):
+        assert time.monotonic() < since + seconds, f"{len(left)} processes are left"
+        time.sleep(0.01)
+    return max(0.0, time.monotonic() - since)
 
 
 def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Finished:

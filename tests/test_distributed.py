@@ -19,9 +19,9 @@ from minitransformer.data.encoding import EncodedSplit, Sentences
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import ProcessError, UsageError
 from minitransformer.storage import read_tensors, tensor_bytes
-from minitransformer.training.companions import launched_processes
-from minitransformer.training.distributed import Ranks, joined, open_store
+from minitransformer.training.distributed import Ranks, init_distributed, open_store
 from minitransformer.training.gradients import Objective, add_gradients, settle
+from minitransformer.training.launcher import launched_processes
 from tests.processes import ROOT, Running, context, run
 from tests.small_runs import RECURRENT, final_hashes, trainer_for
 from tests.test_trainer import without_clock
@@ -60,7 +60,7 @@ def in_processes(world_size: int, function, *arguments: object) -> None:
 def as_rank(rank: int, world_size: int, port: int, function, arguments) -> None:
     os.environ |= environment(rank, world_size, port)
     torch.set_num_threads(1)
-    with joined(None, torch.device("cpu"), 30) as ranks:
+    with init_distributed(None, torch.device("cpu"), 30) as ranks:
         function(ranks, *arguments)
 
 
@@ -190,49 +190,14 @@ def children_of(process: int) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_killed_companion_ends_the_run_and_the_same_command_continues(two, tmp_path, number):
-    running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
-    running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
-    (companion,) = children_of(running.process.pid)
-    os.kill(companion, number)
-    stopped = running.finish()
-    assert stopped.code == 1
-    name = signal.Signals(number).name
-    assert stopped.err == (
-        "error: another process of this run is gone or does not answer (number 1 of 2 was ended by "
-        f"{name}); the same command continues from the last checkpoint\n"
-    )
-    continued = run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
-    assert "Continuing runs/tiny after step" in continued.out
-    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
-def test_companions_do_not_outlive_the_first_process(tmp_path):
-    running = Running(*command("training.processes=2"), folder=tmp_path)
-    running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
-    (companion,) = children_of(running.process.pid)
-    running.signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{companion}/stat").exists():
-        if " Z " in Path(f"/proc/{companion}/stat").read_text():
-            break  # ended, and nobody has asked how
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whom"), [(signal.SIGINT, "the first"), (signal.SIGTERM, "the other")]
 )
 def test_a_signal_to_one_stops_all_at_the_same_step(two, tmp_path, number, whom):
     running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
-    (companion,) = children_of(running.process.pid)
-    os.kill(running.process.pid if whom == "the first" else companion, number)
+    (worker,) = children_of(running.process.pid)
+    os.kill(running.process.pid if whom == "the first" else worker, number)
     stopped = running.finish()
     assert stopped.code == 128 + number
     assert "saved. The same command continues from there." in stopped.out
@@ -310,7 +275,7 @@ def come_and_go(rank: int, port: int) -> None:
         os._exit(0)
     with (
         pytest.raises(ProcessError, match="another process of this run is gone or does not answer"),
-        joined(None, torch.device("cpu"), 2),
+        init_distributed(None, torch.device("cpu"), 2),
     ):
         raise AssertionError("met somebody who is gone")
 

@@ -124,7 +124,7 @@ LAUGHS = "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9 if n else 'lol'}]\n" for n in
         (CONFIG.replace("seed: 1 ", "seed: 1\n  seed: 2 "), "the key 'seed' stands twice"),
         ("data: !!python/object/apply:os.system [touch exploded]", "tags such as"),
         (LAUGHS + CONFIG, "anchors and aliases are not allowed"),
-        (CONFIG + "# x\n" * 2_500_000, "bytes is too long"),
+        (CONFIG + "# x\n" * 2_500_000, "larger than 4,000,000 bytes"),
         ("[" * 50_000, "not readable as YAML"),
         ("\ufeff\0", "not readable as YAML"),
         ("", "the config is empty"),

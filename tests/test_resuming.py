@@ -15,9 +15,9 @@ from tests.small_runs import final_hashes, same_bits, small_config, trainer_for,
 
 HARMLESS = {
     "training.steps", "training.save_every", "training.keep_checkpoints", "training.patience",
-    "training.processes", "training.join_timeout", "evaluation.every", "evaluation.train_pairs",
-    "evaluation.batch_size", "evaluation.average", "evaluation.samples", "logging.tensorboard",
-    "logging.every", "logging.probes",
+    "training.processes", "training.join_timeout", "training.step_timeout",
+    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
+    "evaluation.samples", "logging.tensorboard", "logging.every", "logging.probes",
 }  # fmt: skip
 PAIRS = [(f"I see {number}", f"Veo {number}") for number in "abcdefgh"]
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.torture_lives import ALONE, Life, Reference
+from benchmarks.torture_lives import SHORT_RUN, Life, Reference
 from benchmarks.torture_tally import Tally
 from tests import survival
 from tests.faults import Delay
@@ -32,16 +32,17 @@ def torture(folder: Path, *arguments: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def test_half_a_minute_of_torture_loses_nothing(tmp_path):
-    process = torture(tmp_path, "--minutes", "0.5")
-    out, err = process.communicate(timeout=180)
+@pytest.mark.parametrize("several", ["0", "1"], ids=["one process", "several processes"])
+def test_half_a_minute_of_torture_loses_nothing(tmp_path, several):
+    process = torture(tmp_path, "--minutes", "0.5", "--several", several)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, ""), out
     assert "0 tracebacks, 0 runs lost" in out
     assert list(tmp_path.glob("torture-*")) == []
 
 
 def test_torture_that_is_interrupted_reports_and_leaves_nothing(tmp_path):
-    process = torture(tmp_path, "--minutes", "5")
+    process = torture(tmp_path, "--minutes", "5", "--several", "0")
     while not list(tmp_path.glob("torture-*/run-*")):
         assert process.poll() is None
         time.sleep(0.1)
@@ -55,11 +56,11 @@ def test_torture_that_is_interrupted_reports_and_leaves_nothing(tmp_path):
 
 def test_a_loss_is_told_and_kept(tmp_path):
     (tmp_path / "whole").mkdir()
-    whole = uninterrupted_in(tmp_path / "whole", *ALONE)
+    whole = uninterrupted_in(tmp_path / "whole", *SHORT_RUN)
     expected = whole.outcome | {"metrics": []}  # as if a run had lost its rows
-    reference = Reference(ALONE, expected, whole.points, seconds=1)
-    tally, random = Tally(), Random(1)
-    life = Life(tmp_path / "run", random, {"alone": reference, "together": reference}, tally)
+    reference = Reference(1, SHORT_RUN, expected, whole.points, seconds=1)
+    tally = Tally()
+    life = Life(tmp_path / "run", Random(1), reference, tally)
     side_by_side([life.live()])
     (loss,) = tally.losses
     assert "differs in metrics" in loss

@@ -1,6 +1,7 @@
 """python -m minitransformer.explain.worked: the list, a sheet, other formats, one's own sheet."""
 
 import json
+import os
 import re
 
 import pytest
@@ -107,6 +108,25 @@ def test_what_cannot_be_done_is_one_line(arguments, code, complaint, tmp_path):
     result = worked(tmp_path, *arguments)
     assert (result.code, result.out) == (code, "")
     assert complaint in result.err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="has no such device")
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.write_bytes(b"# x\n" * 1_000_001), "larger than 4,000,000 bytes"),
+    ],
+    ids=["device", "pipe", "large"],
+)
+def test_a_file_without_an_end_is_not_read(make, complaint, tmp_path):
+    make(tmp_path / "own.yaml")
+    for result in (
+        worked(tmp_path, "--file", "own.yaml"),
+        run("train.py", "--config", "own.yaml", folder=tmp_path),
+    ):
+        assert (result.code, result.err) == (2, f"error: own.yaml: {complaint}\n")
 
 
 def test_a_procedure_in_words_is_checked_on_a_trained_run(tiny_bn, tmp_path):

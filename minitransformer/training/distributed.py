@@ -17,15 +17,10 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from minitransformer.errors import ProcessError, UsageError, UserError
-from minitransformer.training.companions import Companions, launched_processes
+from minitransformer.training.launcher import Workers, launched_processes
 
-# Once they have met, a process that is gone is noticed at once. This is for one that is frozen, and
-# long enough for the first one to read a large corpus while the others wait.
-SILENCE = timedelta(hours=1)
-LOST = (
-    "connection closed", "connection reset", "connection refused", "broken pipe", "timed out",
-    "wait timeout",
-)  # fmt: skip
+LOADING_TIMEOUT = timedelta(days=1)  # others wait while rank 0 reads a corpus of any size
+WATCHER_SECONDS = 5  # in which the watcher of a worker that is gone ends this process
 
 
 class Ranks:
@@ -39,6 +34,11 @@ class Ranks:
     def is_first(self) -> bool:
         """The first process alone reads and writes the run's folder, and speaks."""
         return self.rank == 0
+
+    def limit_waiting(self, seconds: float) -> None:
+        """Let a collective fail that has waited so long for another process."""
+        if self.world_size > 1:
+            _set_pg_timeout(timedelta(seconds=seconds))
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """A module that begins with the first process's weights and averages all gradients."""
@@ -128,31 +128,37 @@ def as_tensor(content: bytes, length: int) -> Tensor:
 
 def own_device(device: torch.device, processes: int) -> torch.device:
     """Of several GPUs in a machine, each process takes its own."""
-    number = int(os.environ.get("LOCAL_RANK", 0))
     if processes > 1 and device.type == "mps":
         raise UsageError("device mps: several processes need --device cpu or cuda")
     if processes == 1 or device.type != "cuda":
         return device
-    if number >= (have := torch.cuda.device_count()):
-        raise UsageError(f"device cuda: each process takes one, and this machine has {have}")
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    if here > (have := torch.cuda.device_count()):
+        raise UsageError(
+            f"device cuda: each of {here} processes takes one, and this machine has {have}"
+        )
+    number = int(os.environ.get("LOCAL_RANK", 0))
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
 
 @contextmanager
-def joined(companions: Companions | None, device: torch.device, seconds: float) -> Iterator[Ranks]:
-    """Meet the other processes, if there are any, and part from them again."""
-    if companions is None and launched_processes() == 1:
+def init_distributed(
+    workers: Workers | None, device: torch.device, join_timeout: float
+) -> Iterator[Ranks]:
+    """Join the other processes of the run, if there are any, for the time of a block."""
+    if workers is None and launched_processes() == 1:
         yield Ranks()
         return
     try:
-        yield meet(companions, device, timedelta(seconds=seconds))
+        yield join(workers, device, timedelta(seconds=join_timeout))
     except RuntimeError as error:
-        if not any(sign in str(error).lower() for sign in LOST):
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
-        fate = f" ({companions.fate()})" if companions else ""
+        if workers:
+            time.sleep(WATCHER_SECONDS)  # a worker that is gone is reported by its watcher
         raise ProcessError(
-            f"another process of this run is gone or does not answer{fate}; "
+            "another process of this run is gone or does not answer (training.step_timeout); "
             "the same command continues from the last checkpoint"
         ) from error
     finally:
@@ -160,37 +166,34 @@ def joined(companions: Companions | None, device: torch.device, seconds: float) 
             dist.destroy_process_group()
 
 
-def meet(companions: Companions | None, device: torch.device, timeout: timedelta) -> Ranks:
-    """Wait until all processes are there, and connect them."""
-    store, rank, world_size = open_store(companions, timeout)
+def join(workers: Workers | None, device: torch.device, timeout: timedelta) -> Ranks:
+    """Wait until all processes have come, and connect them."""
+    store, rank, world_size = open_store(workers, timeout)
     store.set(f"here/{rank}", "")
     deadline = time.monotonic() + timeout.total_seconds()
     names = {f"here/{each}": str(each) for each in range(world_size)}
     while missing := [number for name, number in names.items() if not store.check([name])]:
-        is_hopeless = companions is not None and any(each.poll() for each in companions.children)
-        if is_hopeless or time.monotonic() > deadline:
-            fate = f"; {companions.fate()}" if companions else ""
+        if time.monotonic() > deadline:
             raise ProcessError(
                 f"of {world_size} processes number {', '.join(missing)} did not come "
-                f"within {timeout.total_seconds():g} seconds (training.join_timeout){fate}"
+                f"within {timeout.total_seconds():g} seconds (training.join_timeout)"
             )
-        time.sleep(0.02)
+        time.sleep(0.02)  # and not in store.wait(), which Ctrl-C would not interrupt
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    # Who is gone between the two is not noticed at once, but waited for.
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    _set_pg_timeout(SILENCE)
+    _set_pg_timeout(LOADING_TIMEOUT)
     return Ranks(rank, world_size)
 
 
-def open_store(companions: Companions | None, timeout: timedelta) -> tuple[Store, int, int]:
+def open_store(workers: Workers | None, timeout: timedelta) -> tuple[Store, int, int]:
     """Where the processes find each other, this one's number, and how many there are."""
-    if companions:
-        host, port = companions.address
+    if workers:
+        host, port = workers.address
         store = TCPStore(
             host, port, is_master=True, timeout=timeout, wait_for_workers=False,
-            master_listen_fd=companions.listening.detach(),
+            master_listen_fd=workers.listening.detach(),
         )  # fmt: skip
-        return store, 0, companions.world_size
+        return store, 0, workers.world_size
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))

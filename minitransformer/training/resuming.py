@@ -14,6 +14,7 @@ from minitransformer.weights import load_weights
 MAY_CHANGE = {
     "training.steps", "training.patience", "training.save_every",
     "training.keep_checkpoints", "training.processes", "training.join_timeout",
+    "training.step_timeout",
     "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
     "evaluation.samples", "logging.tensorboard", "logging.every", "logging.probes",
 }  # fmt: skip

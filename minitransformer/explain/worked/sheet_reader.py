@@ -23,8 +23,9 @@ from minitransformer.explain.worked.fields import (
 from minitransformer.explain.worked.formulas import read_formula
 from minitransformer.explain.worked.numbers import RULES
 from minitransformer.explain.worked.sheet import Cell, Sheet, Slip, Step
+from minitransformer.regular_file import read_regular_file
 from minitransformer.schema import describe
-from minitransformer.strict_yaml import TextLoader, read_yaml
+from minitransformer.strict_yaml import MAX_FILE_BYTES, TextLoader, read_yaml
 
 SHEETS = Path(__file__).parent / "sheets"
 SHIPPED = (  # in the order of their sources
@@ -53,7 +54,7 @@ def load_sheet(path: Path) -> Sheet:
 
 def file_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_regular_file(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SheetError(f"{path}: not readable as UTF-8 text") from None
     except OSError as error:
