@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from minitransformer.errors import UsageError, UserError
+from minitransformer.terminal import say
 
 MAX_PROCESSES_PER_CORE = 8
 WORKER = "MINITRANSFORMER_WORKER"  # set in the environment of our own workers, not of torchrun's
@@ -94,15 +95,15 @@ class Workers:
             if self.is_closed:
                 return
             self.kill()
+            bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # clears a progress bar
+            how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
             try:
-                sys.stdout.flush()
-                bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # clears a progress bar
-                print(
-                    f"{bar}error: rank {rank} of {self.world_size} {exit_status(code)}; "
-                    "the same command continues from the last checkpoint",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
+                say(
+                    f"{bar}error: rank {rank} of {self.world_size} ended with {how}; "
+                    "the same command continues from the last checkpoint"
+                )
                 self.before_exit()
+                sys.stdout.flush()
             finally:
                 os._exit(1)
 
@@ -119,16 +120,6 @@ class Workers:
         self.listening.close()
         os.close(self.read_end)
         os.close(self.write_end)
-
-
-def exit_status(code: int) -> str:
-    """Say how a process ended, by the return code of its Popen."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal
-        return f"was killed by signal {-code}"
 
 
 @contextlib.contextmanager
