@@ -68,7 +68,8 @@ def train(
     from minitransformer.training.trainer import Trainer
     from minitransformer.training.watcher import Watcher
 
-    take_interrupts()
+    if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process
+        take_interrupts()
     device = own_device(choose_device(options.device), config.training.processes)
     with init_distributed(workers, device, config.training.join_timeout) as ranks:
         watchers: list[Watcher] = [Console()] if ranks.is_first else []

@@ -17,6 +17,7 @@ from minitransformer.errors import CheckpointError
 from tests.faults import PHASES, Delay, Fault, SizeLimit
 from tests.processes import Running, wait_until_ended
 from tests.survival import (
+    LONGER,
     Job,
     Moments,
     check_newest,
@@ -28,7 +29,6 @@ from tests.survival import (
     start,
 )  # fmt: skip
 
-SHORT_RUN = ("training.steps=24", "training.save_every=3", "evaluation.every=8")
 WORLD_SIZES = (2, 3)
 STOPPED = {128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}
 
@@ -53,12 +53,10 @@ def references(workspace: Path, share_of_several: float) -> dict[int, Reference]
     (workspace / "first").mkdir()
     start(workspace / "first").finish()  # is slow: it loads torch
     found = {}
-    for world_size in (1, *WORLD_SIZES):
-        if share_of_several == (0 if world_size > 1 else 1):
-            continue
+    for world_size in (1,) * (share_of_several < 1) + WORLD_SIZES * (share_of_several > 0):
         folder = workspace / f"reference-of-{world_size}"
         folder.mkdir()
-        changes = (*SHORT_RUN, f"training.processes={world_size}")
+        changes = (*LONGER, f"training.processes={world_size}")
         began = time.monotonic()
         result = start(folder, Fault(noted=folder / "points"), *changes).finish()
         assert result.code == 0, result.err

@@ -49,7 +49,9 @@ class Tally:
             f"{len(self.losses)} runs lost"
         )
         if self.slowest_end:
-            print(f"after a kill, the other processes ended within {self.slowest_end:.2f} s")
+            print(
+                f"{self.slowest_end:.2f} s after each kill, at the latest, all processes had ended"
+            )
         for loss in self.losses:
             print(f"lost: {loss}")
 

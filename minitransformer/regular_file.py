@@ -15,8 +15,6 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) 
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        # The size of some files (in /proc, for one) is not known before they are read.
-        content = file.read(max_bytes + 1) if status.st_size <= max_bytes else b""
-        if max(len(content), status.st_size) > max_bytes:
+        if status.st_size > max_bytes:
             raise OSError(errno.EINVAL, f"larger than {max_bytes:,} bytes", str(path))
-        return content
+        return file.read(status.st_size)

@@ -145,7 +145,7 @@ def read_json_with_checksum(content: bytes, where: str) -> dict[str, Any]:
 
 
 def read_own_file(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes; refuses links, pipes and devices."""
+    """Return the content of a regular file of at most `most` bytes; links are refused, too."""
     try:
         # A link could lead out of the folder.
         return read_regular_file(path, most, follow_links=False)

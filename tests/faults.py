@@ -73,7 +73,7 @@ class AtCall:
         setattr(owner, name, called)
 
 
-def SignalAtCall(number: int, module: str, function: str) -> AtCall:
+def signal_at_call(number: int, module: str, function: str) -> AtCall:
     return AtCall(module, function, partial(signal.raise_signal, number))
 
 

@@ -92,7 +92,9 @@ def wait_until_ended(folder: Path, since: float, seconds: float = 20) -> float:
     while left := processes_in(folder):
         assert time.monotonic() < since + seconds, f"{len(left)} processes are left"
         time.sleep(0.01)
-    return max(0.0, time.monotonic() - since)
+    took = max(0.0, time.monotonic() - since)
+    assert took < seconds, f"all processes ended, but after {took:.1f} s"
+    return took
 
 
 def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Finished:

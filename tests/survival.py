@@ -22,6 +22,7 @@ SHORT = (
     "evaluation.train_pairs=4", "evaluation.samples=1", "evaluation.best_metric=loss",
     "logging.probes=1",
 )  # fmt: skip
+LONGER = ("training.steps=24", "training.save_every=3", "evaluation.every=8")
 CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # a clock's digits are of different lengths
 
 PATIENCE = 120  # seconds that a process may take

@@ -7,7 +7,7 @@ from signal import SIGINT, SIGTERM, Signals
 import pytest
 
 from minitransformer.checkpoint import RunFolder
-from tests.faults import Fault, Sabotage, SignalAtCall
+from tests.faults import Fault, Sabotage, signal_at_call
 from tests.survival import (
     Job,
     Uninterrupted,
@@ -61,10 +61,10 @@ def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path
     )  # fmt: skip
     save = whole.place("write", "step-000006.part/model.safetensors")
     cases: list[tuple[Sabotage, set[int]]] = [
-        (SignalAtCall(SIGINT, *loading), {130}),
-        (SignalAtCall(SIGTERM, *loading), {-SIGTERM}),  # nothing to save: its usual effect
-        (SignalAtCall(SIGINT, *batch), {130}),
-        (SignalAtCall(SIGTERM, *evaluation), {143}),
+        (signal_at_call(SIGINT, *loading), {130}),
+        (signal_at_call(SIGTERM, *loading), {-SIGTERM}),  # nothing to save: its usual effect
+        (signal_at_call(SIGINT, *batch), {130}),
+        (signal_at_call(SIGTERM, *evaluation), {143}),
         (Fault("SIGTERM", save), {143}),
         (Fault("SIGINT twice", save), {-SIGINT}),  # ends at once, in mid-save
     ]
@@ -102,8 +102,8 @@ def test_a_signal_to_two_processes_loses_nothing(tmp_path):
     cases: list[tuple[Sabotage, set[int]]] = [
         (Fault("SIGTERM", save), {143}),
         (Fault("SIGINT twice", save), {-SIGINT}),
-        (SignalAtCall(SIGINT, BEGINNING, "prepare"), {130}),
-        (SignalAtCall(SIGTERM, TRAINER, "evaluate_splits"), {143}),
+        (signal_at_call(SIGINT, BEGINNING, "prepare"), {-SIGINT}),  # nothing to save
+        (signal_at_call(SIGTERM, TRAINER, "evaluate_splits"), {143}),
     ]
     side_by_side(
         (

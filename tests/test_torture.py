@@ -10,12 +10,12 @@ from random import Random
 
 import pytest
 
-from benchmarks.torture_lives import SHORT_RUN, Life, Reference
+from benchmarks.torture_lives import Life, Reference
 from benchmarks.torture_tally import Tally
 from tests import survival
 from tests.faults import Delay
 from tests.processes import ROOT
-from tests.survival import side_by_side, uninterrupted_in
+from tests.survival import LONGER, side_by_side, uninterrupted_in
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,9 +58,9 @@ def test_torture_that_is_interrupted_reports_and_leaves_nothing(tmp_path):
 
 def test_a_loss_is_told_and_kept(tmp_path):
     (tmp_path / "whole").mkdir()
-    whole = uninterrupted_in(tmp_path / "whole", *SHORT_RUN)
+    whole = uninterrupted_in(tmp_path / "whole", *LONGER)
     expected = whole.outcome | {"metrics": []}  # as if a run had lost its rows
-    reference = Reference(1, SHORT_RUN, expected, whole.points, seconds=1)
+    reference = Reference(1, LONGER, expected, whole.points, seconds=1)
     tally = Tally()
     life = Life(tmp_path / "run", Random(1), reference, tally)
     side_by_side([life.live()])

@@ -1,4 +1,4 @@
-"""Several processes that train one model: how they meet, and what they tell each other."""
+"""Data-parallel training in several processes: how they join, and what they exchange."""
 
 import json
 import os
@@ -17,10 +17,10 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from minitransformer.errors import ProcessError, UsageError, UserError
-from minitransformer.training.launcher import Workers, launched_processes
+from minitransformer.training.launcher import GRACE, Workers, launched_processes
 
 LOADING_TIMEOUT = timedelta(days=1)  # others wait while rank 0 reads a corpus of any size
-WATCHER_SECONDS = 5  # in which the watcher of a worker that is gone ends this process
+WATCHER_SECONDS = 2 * GRACE  # in which the watcher of a worker that is gone ends this process
 
 
 class Ranks:
@@ -35,8 +35,8 @@ class Ranks:
         """The first process alone reads and writes the run's folder, and speaks."""
         return self.rank == 0
 
-    def limit_waiting(self, seconds: float) -> None:
-        """Let a collective fail that has waited so long for another process."""
+    def set_timeout(self, seconds: float) -> None:
+        """Make collectives fail after waiting this long for another process."""
         if self.world_size > 1:
             _set_pg_timeout(timedelta(seconds=seconds))
 
@@ -127,17 +127,15 @@ def as_tensor(content: bytes, length: int) -> Tensor:
 
 
 def own_device(device: torch.device, processes: int) -> torch.device:
-    """Of several GPUs in a machine, each process takes its own."""
+    """Return the GPU of this process, where several processes share a machine's GPUs."""
     if processes > 1 and device.type == "mps":
         raise UsageError("device mps: several processes need --device cpu or cuda")
     if processes == 1 or device.type != "cuda":
         return device
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-    if here > (have := torch.cuda.device_count()):
-        raise UsageError(
-            f"device cuda: each of {here} processes takes one, and this machine has {have}"
-        )
     number = int(os.environ.get("LOCAL_RANK", 0))
+    needed = int(os.environ.get("LOCAL_WORLD_SIZE", number + 1))
+    if needed > (have := torch.cuda.device_count()):
+        raise UsageError(f"device cuda: {needed} processes need one each, this machine has {have}")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
@@ -157,8 +155,9 @@ def init_distributed(
             raise
         if workers:
             time.sleep(WATCHER_SECONDS)  # a worker that is gone is reported by its watcher
+        reason = str(error).splitlines()[0].partition("] ")[2] or "no connection"  # [file:line] why
         raise ProcessError(
-            "another process of this run is gone or does not answer (training.step_timeout); "
+            f"another process of this run is gone or does not answer ({reason}); "
             "the same command continues from the last checkpoint"
         ) from error
     finally:
@@ -167,7 +166,7 @@ def init_distributed(
 
 
 def join(workers: Workers | None, device: torch.device, timeout: timedelta) -> Ranks:
-    """Wait until all processes have come, and connect them."""
+    """Wait for all processes, and connect them."""
     store, rank, world_size = open_store(workers, timeout)
     store.set(f"here/{rank}", "")
     deadline = time.monotonic() + timeout.total_seconds()
@@ -175,8 +174,8 @@ def join(workers: Workers | None, device: torch.device, timeout: timedelta) -> R
     while missing := [number for name, number in names.items() if not store.check([name])]:
         if time.monotonic() > deadline:
             raise ProcessError(
-                f"of {world_size} processes number {', '.join(missing)} did not come "
-                f"within {timeout.total_seconds():g} seconds (training.join_timeout)"
+                f"rank {', '.join(missing)} of {world_size} did not join within "
+                f"{timeout.total_seconds():g} seconds (training.join_timeout)"
             )
         time.sleep(0.02)  # and not in store.wait(), which Ctrl-C would not interrupt
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -186,7 +185,7 @@ def join(workers: Workers | None, device: torch.device, timeout: timedelta) -> R
 
 
 def open_store(workers: Workers | None, timeout: timedelta) -> tuple[Store, int, int]:
-    """Where the processes find each other, this one's number, and how many there are."""
+    """Return the store in which the processes find each other, the rank, and the world size."""
     if workers:
         host, port = workers.address
         store = TCPStore(

@@ -18,12 +18,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from minitransformer.errors import UsageError, UserError
+from minitransformer.errors import UsageError
 from minitransformer.terminal import say
 
 MAX_PROCESSES_PER_CORE = 8
-WORKER = "MINITRANSFORMER_WORKER"  # set in the environment of our own workers, not of torchrun's
-GRACE = 20  # seconds in which rank 0 reports an error that its workers have, too
+WORKER_VARIABLE = "MINITRANSFORMER_WORKER"  # set for our own workers, not for torchrun's
+GRACE = 5  # seconds in which rank 0 reports an error that all ranks have
 
 
 def launched_processes() -> int:
@@ -43,12 +43,12 @@ def launched_processes() -> int:
 
 
 def silence_torch() -> None:
-    """Leave errors of the connections to our own messages; read when torch is loaded."""
+    """Keep torch, once it is loaded, from logging connection errors, which we report ourselves."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 def is_worker() -> bool:
-    return WORKER in os.environ
+    return WORKER_VARIABLE in os.environ
 
 
 class Workers:
@@ -58,8 +58,8 @@ class Workers:
         self.world_size = world_size
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self.listening.getsockname()
-        # Workers read the end of this pipe when nobody holds the other side any more, and only rank
-        # 0 does. (PR_SET_PDEATHSIG would follow the thread that started them, not the process.)
+        # Nothing is written to it: workers read its end when rank 0, which alone has the write end,
+        # is gone. (PR_SET_PDEATHSIG would follow the thread that started them, not the process.)
         self.read_end, self.write_end = os.pipe()
         self.children: list[subprocess.Popen[bytes]] = []
         self.before_exit: Callable[[], None] = lambda: None
@@ -67,99 +67,92 @@ class Workers:
         self.is_closed = False
 
     def start(self, command: list[str]) -> None:
-        """Start and watch all workers, each with its rank and the address of rank 0."""
+        """Start and watch all workers, each with its own rank and the address of rank 0."""
         silence_torch()
         # By its name, a machine may be reachable through a network card that is down.
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
         if loopback:
             os.environ["GLOO_SOCKET_IFNAME"] = loopback
+        os.environ["LOCAL_WORLD_SIZE"] = str(self.world_size)
         host, port = self.address
-        known = {"WORLD_SIZE": self.world_size, "MASTER_ADDR": host, "MASTER_PORT": port, WORKER: 1}
-        with interrupts_blocked():
-            for rank in range(1, self.world_size):
-                values = known | {"RANK": rank, "LOCAL_RANK": rank}
-                environment = os.environ | {key: str(value) for key, value in values.items()}
-                self.children.append(
-                    subprocess.Popen(command, stdin=self.read_end, env=environment)
+        known = {"WORLD_SIZE": self.world_size, "MASTER_ADDR": host, "MASTER_PORT": port}
+        for rank in range(1, self.world_size):
+            values = known | {"RANK": rank, "LOCAL_RANK": rank, WORKER_VARIABLE: 1}
+            self.children.append(
+                subprocess.Popen(
+                    command,
+                    stdin=self.read_end,
+                    env=os.environ | {key: str(value) for key, value in values.items()},
+                    # In a group of its own: Ctrl-C reaches rank 0 alone, which decides for all.
+                    process_group=0,
+                    creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Windows
                 )
+            )
+        os.close(self.read_end)
         for rank, child in enumerate(self.children, start=1):
             threading.Thread(target=self.watch, args=(rank, child), daemon=True).start()
 
     def watch(self, rank: int, child: "subprocess.Popen[bytes]") -> None:
-        """End this process when a worker ends: no worker does before `close`.
+        """End this process when a worker ends, which none does before `close`.
 
-        The main thread may be inside a collective that never returns, so no exception reaches it.
+        The main thread may be inside a collective that never returns: no exception would reach it.
         """
         code = child.wait()
         with self.ending:
             if self.is_closed:
                 return
-            self.kill()
-            bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # clears a progress bar
-            how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
             try:
-                say(
-                    f"{bar}error: rank {rank} of {self.world_size} ended with {how}; "
-                    "the same command continues from the last checkpoint"
-                )
-                self.before_exit()
+                last_resort = threading.Timer(GRACE, os._exit, (1,))  # if nobody reads our output
+                last_resort.daemon = True
+                last_resort.start()
+                self.kill()
+                bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # clears a progress bar
+                how = f"ended with exit code {code}"
+                if code < 0:
+                    how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
+                    how += "; the same command continues from the last checkpoint"
+                say(f"{bar}error: rank {rank} of {self.world_size} {how}")
                 sys.stdout.flush()
+                self.before_exit()
             finally:
                 os._exit(1)
 
     def kill(self) -> None:
         for child in self.children:
-            child.kill()  # they write no files, and one that is stopped ends, too
-            child.wait()
+            child.kill()  # ends a stopped process, too
 
     def close(self) -> None:
-        """End the workers: rank 0 needs them no more."""
+        """Kill the workers, which write no files, and wait for their end."""
         with self.ending:
             self.is_closed = True
-            self.kill()
+        self.kill()
+        for child in self.children:
+            child.wait()
         self.listening.close()
-        os.close(self.read_end)
         os.close(self.write_end)
 
 
 @contextlib.contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that Ctrl-C, which a terminal sends to all of them, does not reach.
-
-    Rank 0 decides what to do about it; the signal mask is inherited, so there is no early moment
-    at which a worker could be interrupted.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
 def end_with_parent() -> Iterator[None]:
-    """Run a worker's part: it ends when rank 0 ends, at once, and not before it."""
+    """End this worker as soon as rank 0 ends, and keep it alive until then."""
 
     def watch() -> None:
-        os.read(0, 1)  # nothing is ever written: it returns when rank 0 is gone
+        os.read(0, 1)  # the pipe of `Workers`
         os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
-    except UserError:
-        watcher.join(GRACE)
-        raise  # rank 0 has not reported it
-    watcher.join()  # a worker that ended now might be taken for one that was lost
+    except Exception:
+        watcher.join(GRACE)  # most likely, rank 0 has the same error and is ending
+        raise
+    watcher.join()
 
 
 @contextlib.contextmanager
 def launch_workers(processes: int, command: list[str]) -> Iterator[Workers | None]:
-    """Start the workers of a run for a while; None where this process is not to start any."""
+    """Yield the workers of a run, or None where this process starts none."""
     if is_worker():
         with end_with_parent():
             yield None
@@ -167,9 +160,11 @@ def launch_workers(processes: int, command: list[str]) -> Iterator[Workers | Non
     if processes == 1 or launched_processes() > 1:
         yield None
         return
-    most = MAX_PROCESSES_PER_CORE * (os.cpu_count() or 1)
-    if processes > most:
-        raise UsageError(f"training.processes: {processes}, must be at most {most} on this machine")
+    max_processes = MAX_PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    if processes > max_processes:
+        raise UsageError(
+            f"training.processes must be at most {max_processes} on this machine, got {processes}"
+        )
     workers = Workers(processes)
     try:
         workers.start(command)

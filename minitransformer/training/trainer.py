@@ -153,7 +153,7 @@ class Trainer:
 
     def run(self) -> int:
         """Train to the last step, or to a signal; returns the exit code."""
-        self.ranks.limit_waiting(self.config.training.step_timeout)
+        self.ranks.set_timeout(self.config.training.step_timeout)
         with self.run_folder.room_for(0, "what a run writes"), StopSignals() as stop:
             for watcher in self.watchers:
                 watcher.on_start(self)
