@@ -7,6 +7,7 @@ if __name__ == "__main__":
 
 import argparse
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,7 @@ if __name__ == "__main__":
     # Of torchrun's processes on a machine, the first one reports errors.
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     code = run_command(lambda: main(sys.argv[1:]), is_quiet=not is_first and not is_worker())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torch takes a second to end, and complains
     if not is_first:  # torch's threads do not always end as quietly as they should
         sys.stderr.flush()
         os._exit(code)

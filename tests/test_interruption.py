@@ -95,6 +95,23 @@ with StopSignals() as stop:
     assert result.returncode == -signal.SIGTERM
 
 
+def test_a_second_signal_ends_a_process_that_is_stuck():
+    code = """
+import hashlib
+from minitransformer.training.signals import StopSignals
+with StopSignals() as stop:
+    print("stuck", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # in C, like a collective
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout.readline() == b"stuck\n"
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        assert process.wait(timeout=30) == 143
+
+
 def test_a_signal_before_the_first_step_says_that_nothing_was_saved(tmp_path):
     class Impatient(Watcher):
         def on_start(self, trainer):

@@ -158,7 +158,7 @@ def init_distributed(
         reason = str(error).splitlines()[0].partition("] ")[2] or "no connection"  # [file:line] why
         raise ProcessError(
             f"another process of this run is gone or does not answer ({reason}); "
-            "the same command continues from the last checkpoint"
+            "the same command continues the run"
         ) from error
     finally:
         if dist.is_initialized():

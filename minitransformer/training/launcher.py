@@ -110,7 +110,7 @@ class Workers:
                 how = f"ended with exit code {code}"
                 if code < 0:
                     how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
-                    how += "; the same command continues from the last checkpoint"
+                    how += "; the same command continues the run"
                 say(f"{bar}error: rank {rank} of {self.world_size} {how}")
                 sys.stdout.flush()
                 self.before_exit()
