@@ -18,10 +18,9 @@ from tests.processes import ROOT, run
 from tests.small_runs import trainer_for
 
 FIXTURES = sorted((ROOT / "tests" / "fixtures").glob("run-format-*"))
+NAMES = ("words", "bpe", "gru", "bilstm", "inner-dropout", "train-only")
 OLD_RUNS = [
-    pytest.param(folder, name, id=f"{folder.name}-{name}")
-    for folder in FIXTURES
-    for name in ("words", "bpe")
+    pytest.param(folder, name, id=f"{folder.name}-{name}") for folder in FIXTURES for name in NAMES
 ]
 
 
@@ -47,7 +46,8 @@ def copied(folder: Path, name: str, place: Path) -> Path:
 def test_every_format_has_a_run_that_is_kept():
     assert [folder.name for folder in FIXTURES] == ["run-format-1"]
     for folder in FIXTURES:
-        for name in ("words", "bpe"):
+        assert {path.parent.name for path in folder.glob("*/config.yaml")} == set(NAMES)
+        for name in NAMES:
             assert len(RunFolder(folder / name).steps()) == 2
             assert f"--run {name} " in (folder / "README.md").read_text(encoding="utf-8")
 
