@@ -22,7 +22,10 @@ from tests.small_runs import same_bits, trainer_for, weights
 
 def poison_word(trainer, word: str) -> None:
     """Let one source word have an embedding whose scores overflow."""
+    attention = trainer.model.encoder.layers[0].self_attention
     with torch.no_grad():
+        # A sum of squares is inf on every processor; of other products some make inf, others nan.
+        attention.key.weight.copy_(attention.query.weight)
         trainer.model.encoder.embedding.weight[trainer.tokenizer.source.ids[word]] = 1e25
 
 

@@ -194,8 +194,8 @@ def test_a_model_that_notices_no_word_cannot_be_blamed_for_their_order():
 
 def test_what_more_digits_mend_is_a_warning_and_what_they_do_not_is_a_failure(monkeypatch):
     monkeypatch.setattr(patient_module, "ROUNDING", 1e-10)  # which float32 cannot keep
-    someone = patient("pre-norm")
-    assert no_neighbours(someone).verdict == FAILED
+    # Which shapes are rounded differently when padded depends on the processor.
+    someone = next(each for each in map(patient, VARIANTS) if no_neighbours(each).verdict == FAILED)
     findings = {each.name: each for each in quick_checks(someone, is_fresh=False)}
     assert findings["padding, neighbours"].verdict == WARNING
     assert findings["padding, neighbours"].measured.endswith("in float32 alone")
