@@ -12,15 +12,15 @@ from minitransformer.config import changed_keys, find_config, load_config
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.encoding import EncodedSplit
 from minitransformer.data.preparation import prepare
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.decoding import Translator
 from minitransformer.errors import DataError, UsageError
 from minitransformer.judging import Evaluation, evaluate
+from minitransformer.model.base import build_model
+from minitransformer.model.loss import TrainingLoss
 from minitransformer.settings import Config, ModelConfig
 from minitransformer.terminal import say
-from minitransformer.training.distributed import Ranks
-from minitransformer.training.gradients import Objective, add_gradients
 from minitransformer.training.optimizer import AdamW
-from minitransformer.weights import build_model
 
 NAMES = ("transformer", "recurrent", "no-attention")
 LEAST_SENTENCES = 500  # in a round; of fewer, its time is chance
@@ -126,8 +126,9 @@ def training_rates(tests: list[Tested]) -> list[list[float]]:
 
     def new_trainee(each: Tested) -> Callable[[], int]:
         config, tokenizer = each.contestant.config, each.translator.tokenizer
-        model = build_model(config, tokenizer)
-        objective, optimizer = Objective(model, config.training), AdamW(model, config.training)
+        model = build_model(config.model, len(tokenizer.source), len(tokenizer.target), PAD_ID)
+        training_loss = TrainingLoss(model.train(), config.training)
+        optimizer = AdamW(model, config.training)
         stream = BatchStream(
             each.train, batch_tokens=config.training.batch_tokens, seed=config.training.seed,
             start_id=tokenizer.start_id,
@@ -135,11 +136,13 @@ def training_rates(tests: list[Tested]) -> list[list[float]]:
 
         def learn() -> int:
             tokens = 0
-            for step in range(1, BATCHES + 1):
-                fit = add_gradients(objective, [stream.next()], Ranks(), seed=1, step=step)
+            for _ in range(BATCHES):
+                batch = stream.next()
+                count = batch.num_target_tokens
+                (training_loss(*batch).objective / count).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step(config.training.learning_rate)
-                tokens += fit.loss.count
+                tokens += count
             return tokens
 
         return learn

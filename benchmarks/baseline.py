@@ -144,15 +144,7 @@ class Training:
         for batch in batches:
             (summed_loss(self.model, batch, settings.label_smoothing) / tokens).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or float("inf"))
-        self.optimizer.step(
-            learning_rate(
-                number,
-                schedule=settings.schedule,
-                peak=settings.learning_rate,
-                warmup_steps=settings.warmup_steps,
-                total_steps=settings.steps,
-            )
-        )
+        self.optimizer.step(learning_rate(number, settings))
         self.state.step = number
         self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
 

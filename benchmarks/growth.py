@@ -43,26 +43,22 @@ def training_step(kind: str, value: int) -> Measured:
     from benchmarks.workload import SIZES
     from minitransformer.data.batching import Batch, shifted
     from minitransformer.data.tokens import BOS_ID, PAD_ID, SPECIALS
-    from minitransformer.model.transformer import Transformer
-    from minitransformer.training.distributed import Ranks
-    from minitransformer.training.gradients import Objective, add_gradients
+    from minitransformer.model.base import build_model
+    from minitransformer.model.loss import TrainingLoss
     from minitransformer.training.optimizer import AdamW
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
     tokens, length, vocabulary = (USUAL | {kind: value}).values()
-    model = Transformer.from_config(
-        model_config(SIZES["4+4×128"]),
-        source_vocab_size=vocabulary, target_vocab_size=vocabulary, pad_id=PAD_ID,
-    )  # fmt: skip
+    model = build_model(model_config(SIZES["4+4×128"]), vocabulary, vocabulary, PAD_ID)
     optimizer = AdamW(model, TRAINING)
-    objective = Objective(model, TRAINING)
+    training_loss = TrainingLoss(model, TRAINING)
 
     def step(rows: int) -> float:
         target = torch.randint(len(SPECIALS), vocabulary, (rows, length))
         began = time.perf_counter()
         batch = Batch(target, shifted(target, BOS_ID), target)
-        add_gradients(objective, [batch], Ranks(), seed=1, step=1)
+        (training_loss(*batch).objective / batch.num_target_tokens).backward()
         optimizer.step(TRAINING.learning_rate)
         return time.perf_counter() - began
 

@@ -18,7 +18,7 @@ import torch
 from benchmarks.measuring import interleaved, print_table, quartiles, write_json
 from benchmarks.ours import Team, ask, start
 from benchmarks.workload import SIZES, VOCABULARY, Size, bucketed_batches
-from minitransformer.model.head_loss import LOGITS_AT_A_TIME
+from minitransformer.model.loss import LOGITS_PER_CHUNK
 
 CORES = os.cpu_count() or 1
 BATCHES = 6
@@ -41,7 +41,7 @@ class Product(NamedTuple):
 def forward_products(size: Size, rows: int, width: int, labels: int) -> list[Product]:
     """The products of a forward pass over `rows` sentences a side of `width` tokens."""
     tokens, d, pieces = rows * width, size.d_model, rows * size.heads
-    chunk = max(1, LOGITS_AT_A_TIME["cpu"] // VOCABULARY)
+    chunk = max(1, LOGITS_PER_CHUNK["cpu"] // VOCABULARY)
     attentions = 3 * size.layers  # encoder, decoder, cross
     chunks = [Product(1, chunk, d, VOCABULARY, labels // chunk)] if labels >= chunk else []
     return [

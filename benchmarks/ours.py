@@ -15,11 +15,13 @@ from benchmarks.workload import LONGEST, ORDER_SEED, VOCABULARY, Size, corpus
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.encoding import EncodedSplit, Sentences
 from minitransformer.data.tokens import BOS_ID, PAD_ID
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.base import EncoderDecoder, build_model
+from minitransformer.model.loss import TrainingLoss
+from minitransformer.seeding import mix
 from minitransformer.settings import ModelConfig, TrainingConfig
-from minitransformer.training.distributed import Ranks, joined
-from minitransformer.training.gradients import Objective, add_gradients, settle
+from minitransformer.training.distributed import Ranks, init_distributed
 from minitransformer.training.optimizer import AdamW
+from minitransformer.training.trainer import warm_up
 
 TRAINING = TrainingConfig(label_smoothing=0.1, learning_rate=5e-4, weight_decay=0.0)
 STARTING = 120.0  # seconds; more than a process needs
@@ -37,10 +39,8 @@ def model_config(size: Size, dropout_inside: float = 0.0) -> ModelConfig:
     )  # fmt: skip
 
 
-def new_model(config: ModelConfig) -> Transformer:
-    return Transformer.from_config(
-        config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, pad_id=PAD_ID
-    )
+def new_model(config: ModelConfig) -> EncoderDecoder:
+    return build_model(config, VOCABULARY, VOCABULARY, PAD_ID)
 
 
 def sentences(side: list[list[int]]) -> Sentences:
@@ -55,9 +55,9 @@ class Worker:
         self.ranks = ranks
         torch.manual_seed(1)
         self.model = new_model(model_config(size, dropout_inside))
-        self.objective = ranks.wrap(Objective(self.model, TRAINING))
+        self.loss = ranks.wrap(TrainingLoss(self.model.train(), TRAINING))
         if ranks.world_size > 1:
-            settle(self.objective, torch.device("cpu"))
+            warm_up(self.loss, torch.device("cpu"))
         self.optimizer = AdamW(self.model, TRAINING)
         pairs = EncodedSplit(*(sentences(list(side)) for side in zip(*corpus(), strict=True)))
         self.stream = BatchStream(
@@ -73,10 +73,14 @@ class Worker:
         for _ in range(count):
             self.steps += 1
             batch = self.stream.next()
-            fit = add_gradients(self.objective, [batch], self.ranks, seed=1, step=self.steps)
+            (count,) = self.ranks.totals(batch.num_target_tokens)
+            torch.manual_seed(mix(1, self.steps, self.ranks.rank << 32))
+            result = self.loss(*batch)
+            (result.objective * (self.ranks.world_size / count)).backward()
+            self.ranks.totals(float(result.loss), int(result.num_right))
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step(TRAINING.learning_rate)
-            tokens += fit.loss.count
+            tokens += int(count)
             self.ranks.largest(0)  # has anybody been asked to stop?
         return tokens
 
@@ -125,7 +129,10 @@ def work(
         "MASTER_PORT": str(port),
     }  # fmt: skip
     torch.set_num_threads(1)
-    with joined(None, torch.device("cpu"), STARTING) as ranks, contextlib.suppress(EOFError):
+    with (
+        init_distributed(None, torch.device("cpu"), STARTING) as ranks,
+        contextlib.suppress(EOFError),
+    ):
         worker = Worker(size, ranks, **options)
         line.send("ready")
         while True:  # until nobody holds the other end

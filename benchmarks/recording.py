@@ -12,9 +12,9 @@ from unittest import mock
 import torch
 
 from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.metrics import summed_loss
 from minitransformer.model import embedding, layers, transformer
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.base import EncoderDecoder, build_model
+from minitransformer.model.loss import cross_entropy
 from minitransformer.search import greedy
 from minitransformer.settings import ModelConfig
 
@@ -62,19 +62,20 @@ def main() -> None:
     print("| shape | work | with taps / without | quartiles |\n|---|---|---|---|")
     for name, config in SHAPES.items():
         torch.manual_seed(0)
-        model = Transformer.from_config(
-            config, source_vocab_size=200, target_vocab_size=200, pad_id=PAD_ID
-        )
+        model = build_model(config, 200, 200, PAD_ID)
         source, target = torch.randint(4, 200, (16, 10)), torch.randint(4, 200, (16, 10))
 
         def train(
-            model: Transformer = model, source: torch.Tensor = source, target: torch.Tensor = target
+            model: EncoderDecoder = model,
+            source: torch.Tensor = source,
+            target: torch.Tensor = target,
         ) -> None:
             for _ in range(3):
-                summed_loss(model(source, target), target, PAD_ID).backward()
+                logits = model(source, target)
+                cross_entropy(logits, target, ignore_index=PAD_ID).backward()
             model.zero_grad()
 
-        def decode(model: Transformer = model, source: torch.Tensor = source) -> None:
+        def decode(model: EncoderDecoder = model, source: torch.Tensor = source) -> None:
             greedy(model, source[:4], start_id=EOS_ID, limits=[12] * 4)
 
         for task, work in (("training", train), ("decoding", decode)):

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitransformer.data.tokens import EOS_ID
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.search import Choice, Search, evaluating, greedy, most_probable
 
 

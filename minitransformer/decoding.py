@@ -14,7 +14,7 @@ from minitransformer.data.tokens import EOS_ID, Encoded
 from minitransformer.device import choose_device
 from minitransformer.errors import UsageError
 from minitransformer.kept_steps import planned
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.saved_step import refuse_other_settings
 from minitransformer.search import GREEDY, Choice, greedy
 from minitransformer.settings import Config

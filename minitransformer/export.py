@@ -24,10 +24,16 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.data.tokens import BOS, BOS_ID, EOS, PAD_ID, UNK
 from minitransformer.decoding import Translator
 from minitransformer.errors import UsageError, UserError
-from minitransformer.model.encoder_decoder import EncoderDecoder, Side
-from minitransformer.model.layers import DecoderLayer, EncoderLayer, MultiHeadAttention
+from minitransformer.model.base import EncoderDecoder, Stack
 from minitransformer.model.positional import LearnedPositions, sinusoid_table
-from minitransformer.model.transformer import Decoder, Encoder, Transformer
+from minitransformer.model.transformer import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    MultiHeadAttention,
+    Transformer,
+)
 from minitransformer.search_options import add_weights_options, check_weights_options
 from minitransformer.settings import ModelConfig
 from minitransformer.terminal import run_command, take_interrupts
@@ -116,7 +122,7 @@ def model_spec(model: Transformer, config: ModelConfig) -> Any:
     return spec
 
 
-def set_stack(spec: Any, embedding: Any, stack: Side, config: ModelConfig) -> None:
+def set_stack(spec: Any, embedding: Any, stack: Stack, config: ModelConfig) -> None:
     """Set an encoder or a decoder, from its embedding to its last norm."""
     assert isinstance(stack, Encoder | Decoder)
     embedding.weight = copy(stack.embedding.weight)  # [V, D]

@@ -20,9 +20,9 @@ from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import EOS, EOS_ID, PAD_ID, UNK_ID
 from minitransformer.data.words import normalize
-from minitransformer.metrics import Score, Sum, summed_loss
-from minitransformer.model.encoder_decoder import EncoderDecoder
-from minitransformer.model.head_loss import rows_at_a_time
+from minitransformer.metrics import Score, Sum
+from minitransformer.model.base import EncoderDecoder
+from minitransformer.model.loss import cross_entropy, rows_per_chunk
 from minitransformer.search import GREEDY, Search, evaluating
 from minitransformer.settings import Config
 
@@ -123,10 +123,10 @@ def teacher_forced(model: EncoderDecoder, batch: Batch) -> tuple[float, Int[Tens
     with evaluating(model), torch.inference_mode():
         states = model.decode_states(batch.target_input, model.encode(batch.source))[is_label]
         loss, predicted = 0.0, []
-        rows = rows_at_a_time(model.head.weight)
+        rows = rows_per_chunk(model.head.weight)
         for chunk, label in zip(torch.split(states, rows), torch.split(labels, rows), strict=True):
             logits = model.head(chunk)  # [C, V]
-            loss += float(summed_loss(logits, label, PAD_ID))
+            loss += float(cross_entropy(logits, label))
             predicted.append(logits.argmax(dim=-1))
     return loss, torch.cat(predicted)
 

@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn import functional
-
 LEAST_SENTENCES = 20  # to be drawn from; of fewer, every drawing is much the same
 References = Sequence[Sequence[str]]  # one or more for each sentence
 
@@ -35,22 +31,6 @@ class Score(NamedTuple):
     value: float | None  # None where the sentences are too short for the metric
     signature: str
     details: str = ""  # of BLEU: the four precisions and both lengths
-
-
-def summed_loss(
-    logits: Float[Tensor, "*places vocab"],
-    labels: Int[Tensor, "*places"],
-    pad_id: int,
-    label_smoothing: float = 0.0,
-) -> Float[Tensor, ""]:
-    """Cross-entropy summed over the labels that are not padding."""
-    return functional.cross_entropy(
-        logits.flatten(0, -2),
-        labels.flatten(),
-        ignore_index=pad_id,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
 
 
 def matching_tokens(produced: list[int], expected: list[int]) -> Sum:

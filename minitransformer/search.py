@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 
 WIDTH_IN_FULL = 8  # the widest beam that still searches whole batches
 

@@ -1,4 +1,4 @@
-"""A model for a config, and its weights by name."""
+"""A model's weights by name: loaded, averaged, and refused where they do not fit."""
 
 import torch
 from torch import Tensor
@@ -6,19 +6,8 @@ from torch import Tensor
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import CheckpointError
-from minitransformer.model.building import new_model, parameter_count
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.settings import Config
-
-
-def build_model(config: Config, tokenizer: PairTokenizer) -> EncoderDecoder:
-    """A freshly initialised model that fits a tokenizer."""
-    return new_model(
-        config.model,
-        source_vocab_size=len(tokenizer.source),
-        target_vocab_size=len(tokenizer.target),
-        pad_id=PAD_ID,
-    )
 
 
 def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -40,26 +29,20 @@ def trained_model(
     config: Config, tokenizer: PairTokenizer, saved: dict[str, dict[str, Tensor]]
 ) -> EncoderDecoder:
     """A model with the mean of the weights that were saved in some places."""
+    sizes = len(tokenizer.source), len(tokenizer.target)
+    with torch.device("meta"):  # shapes only: a config may ask for far more than was saved
+        shapes = build_model(config.model, *sizes, PAD_ID, initialize=False)
+    asked = sum(parameter.numel() for parameter in shapes.parameters())
     for where, tensors in saved.items():
-        # Before it is built: a config that asks for more than was saved would only cost memory.
-        asked, found = size_of(config, tokenizer), sum(each.numel() for each in tensors.values())
+        found = sum(each.numel() for each in tensors.values())
         if asked != found:
             raise CheckpointError(f"{where}: {found:,} numbers, the config asks for {asked:,}")
-    model = build_model(config, tokenizer)
+    model = build_model(config.model, *sizes, PAD_ID, initialize=False)
     own = model_tensors(model)
     for where, tensors in saved.items():
         refuse_others(own, tensors, where)
     copy_into(own, mean_tensors(list(saved.values())), next(iter(saved)))
     return model
-
-
-def size_of(config: Config, tokenizer: PairTokenizer) -> int:
-    """The number of parameters that `build_model` makes."""
-    return parameter_count(
-        config.model,
-        source_vocab_size=len(tokenizer.source),
-        target_vocab_size=len(tokenizer.target),
-    )
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:

@@ -8,13 +8,18 @@ from torch import Tensor
 from minitransformer.data.tokens import UNK_ID
 from minitransformer.doctor.breakages import Breakage
 from minitransformer.model import recurrent, transformer
-from minitransformer.model.embedding import Embedding
-from minitransformer.model.encoder_decoder import Memory
-from minitransformer.model.recurrence import Recurrence, State
-from minitransformer.model.recurrent import Recurrent, RecurrentDecoder, StateCache
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.base import Memory
+from minitransformer.model.recurrent import (
+    Recurrence,
+    Recurrent,
+    RecurrentDecoder,
+    State,
+    StateCache,
+)
+from minitransformer.model.transformer import Embedding, Transformer
 
-embed, positions_for, encode = Embedding.forward, Transformer.positions_for, Transformer.encode
+embed, rotary_positions = Embedding.forward, Transformer.rotary_positions
+encode = Transformer.encode
 read_words, read_target, read_source = (
     Recurrence.forward,
     RecurrentDecoder.forward,
@@ -27,7 +32,7 @@ def embed_from_place_0(self: Embedding, ids: Tensor, start: int = 0) -> Tensor:
 
 
 def turn_from_place_0(self: Transformer, ids: Tensor, start: int) -> Tensor | None:
-    return positions_for(self, ids, 0)
+    return rotary_positions(self, ids, 0)
 
 
 def hide_unknown_words(ids: Tensor, pad_id: int) -> Tensor:
@@ -94,7 +99,7 @@ def restarted() -> AbstractContextManager[None]:
     """Each cached token is taken for the first one."""
     return broken(
         (Embedding, "forward", embed_from_place_0),
-        (Transformer, "positions_for", turn_from_place_0),
+        (Transformer, "rotary_positions", turn_from_place_0),
     )
 
 

@@ -150,7 +150,7 @@ PHASES = {
     ),
     "the first broadcast": same_call(f"{TRAINING}.distributed:Ranks.share"),
     "constructing DDP": same_call("torch.nn.parallel.distributed:_sync_module_states"),
-    "a step": same_call(f"{TRAINING}.trainer:add_gradients", 5),
+    "a step": same_call(f"{TRAINING}.trainer:learning_rate", 5),
     "an evaluation": same_call(f"{TRAINING}.trainer:evaluate_splits", 2),
     "a save": Phase(  # which the others wait for
         "minitransformer.checkpoint:RunFolder.save", f"{TRAINING}.trainer:Trainer.save", 2

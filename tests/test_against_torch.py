@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.layers import MultiHeadAttention
+from minitransformer.model.positional import sinusoid_table
+from minitransformer.model.transformer import MultiHeadAttention
 from minitransformer.settings import ModelConfig
 from tests.variants import MODERN, TARGET_VOCAB, build, ids
 
@@ -123,15 +124,14 @@ def test_the_transformer_equals_torchs_with_the_same_weights(norm, activation):
 def test_multi_head_attention_equals_torchs_with_the_same_weights(num_heads):
     torch.manual_seed(0)
     ours = MultiHeadAttention(
-        d_model=8, num_heads=num_heads, bias=True, attention_output=True, scale_scores=True,
-        dropout=0.0,
-    )  # fmt: skip
+        ModelConfig(d_model=8, num_heads=num_heads, bias=True, attention_output=True)
+    )
     theirs = nn.MultiheadAttention(8, num_heads, batch_first=True)
     copy_attention(ours, theirs)
-    states, looked_at = torch.randn(2, 3, 8), torch.randn(2, 5, 8)
+    x, memory = torch.randn(2, 3, 8), torch.randn(2, 5, 8)
     is_real = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    output = ours(states, ours.project(looked_at), is_real[:, None, None, :])
-    expected, _ = theirs(states, looked_at, looked_at, key_padding_mask=~is_real)
+    output = ours(x, memory, is_real[:, None, None, :])
+    expected, _ = theirs(x, memory, memory, key_padding_mask=~is_real)
     torch.testing.assert_close(output, expected)
 
 
@@ -150,7 +150,7 @@ def test_logits_of_the_seed_shape_are_the_formulas_written_out():
             scores = scores.masked_fill(~mask, float("-inf"))
         return scores.softmax(-1) @ value
 
-    places = model.encoder.embedding.positions.table
+    places = sinusoid_table(4, 8)
     x = weights["encoder.embedding.weight"][source[0]] + places[:4]
     memory = x + attention("encoder.layers.0.self_attention", x, x)
     y = weights["decoder.embedding.weight"][target[0]] + places[:3]

@@ -9,19 +9,21 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
 import torch
 
-from minitransformer.data.batching import BatchStream
+from minitransformer.data.batching import Batch, BatchStream
 from minitransformer.data.encoding import EncodedSplit, Sentences
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import ProcessError, UsageError
+from minitransformer.model.loss import TrainingLoss
 from minitransformer.storage import read_tensors, tensor_bytes
 from minitransformer.training.distributed import Ranks, init_distributed, open_store
-from minitransformer.training.gradients import Objective, add_gradients, settle
 from minitransformer.training.launcher import launched_processes
+from minitransformer.training.trainer import warm_up
 from tests.processes import ROOT, Running, context, run
 from tests.small_runs import RECURRENT, final_hashes, trainer_for
 from tests.test_trainer import without_clock
@@ -72,23 +74,33 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 
 def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> None:
-    """The gradient and the fit of the first steps, in double precision."""
+    """The gradient and the loss of the first steps, in double precision."""
     alone = trainer_for(folder / f"of-{ranks.world_size}-{ranks.rank}", *changes)
     alone.model.double()
     alone.stream.rank, alone.stream.world_size = ranks.rank, ranks.world_size
-    objective = ranks.wrap(Objective(alone.model, alone.config.training))
+    alone.ranks = ranks
+    alone.training_loss = ranks.wrap(TrainingLoss(alone.model, alone.config.training))
     if ranks.world_size > 1:
-        settle(objective, alone.device)
+        warm_up(alone.training_loss, alone.device)
     found, fits, shares = {}, [], []
-    for step in (1, 2, 3):
-        batches = [alone.stream.next() for _ in range(alone.config.training.accumulate)]
-        shares.append(sum(batch.num_target_tokens for batch in batches))
-        fit = add_gradients(objective, batches, ranks, seed=1, step=step)
-        fits.append((fit.loss.total, fit.loss.count, fit.accuracy.total))
+    next_batch = alone.stream.next
+
+    def counted_batch() -> Batch:
+        batch = next_batch()
+        shares[-1] += batch.num_target_tokens
+        return batch
+
+    def keep_gradients(rate: float) -> None:
         for name, parameter in alone.model.named_parameters():
             if parameter.requires_grad:
-                found[f"{step}.{name}"] = parameter.grad.clone()
+                found[f"{alone.state.step + 1}.{name}"] = parameter.grad.clone()
         alone.model.zero_grad()
+
+    alone.stream.next, alone.optimizer = counted_batch, SimpleNamespace(step=keep_gradients)
+    for _ in range(3):
+        shares.append(0)
+        report = alone.step()
+        fits.append((report.loss.total, report.loss.count, report.accuracy.total))
     all_shares = [json.loads(each) for each in ranks.gather(json.dumps(shares).encode())]
     if ranks.is_first:
         name = f"gradients-{ranks.world_size}"
@@ -107,7 +119,7 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
     ids=["two", "accumulated", "three, one of them with nothing to do", "recurrent"],
 )
 def test_gradients_of_several_processes_are_those_of_one(tmp_path, world_size, changes):
-    settings = ("model.dropout=0", "model.inner_dropout=0", *changes)
+    settings = ("model.dropout=0", "model.inner_dropout=0", "training.clip_norm=0", *changes)
     write_gradients(Ranks(), tmp_path, settings)
     in_processes(world_size, write_gradients, tmp_path, settings)
     one, several = (read_tensors(tmp_path / f"gradients-{n}.safetensors") for n in (1, world_size))

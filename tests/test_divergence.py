@@ -10,11 +10,11 @@ import torch
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.doctor.replay import replay
 from minitransformer.errors import CheckpointError, DivergedError
-from minitransformer.model.recurrence import Recurrence
+from minitransformer.model.loss import TrainingLoss
+from minitransformer.model.recurrent import Recurrence
 from minitransformer.storage import json_with_checksum, read_tensors, tensor_bytes
 from minitransformer.training import incident
 from minitransformer.training.divergence import find_trouble, smallest_part
-from minitransformer.training.gradients import Objective
 from minitransformer.training.incident import read_incident
 from tests.processes import run
 from tests.small_runs import same_bits, trainer_for, weights
@@ -82,9 +82,9 @@ def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
     kept_incident = read_incident(folder)
     kept = read_tensors(folder / "model.safetensors")
     assert same_bits(kept, weights(trainer))
-    objective = Objective(trainer.model, trainer.config.training).train()
+    training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     again = find_trouble(
-        objective, kept_incident.batch(), seed=kept_incident.seed, scale=kept_incident.scale
+        training_loss, kept_incident.batch(), seed=kept_incident.seed, scale=kept_incident.scale
     )
     assert (again.part, tuple(again.rows)) == (kept_incident.part, kept_incident.rows)
     assert not any(parameter.grad is not None for parameter in trainer.model.parameters())
@@ -103,8 +103,8 @@ def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path,
         return gradient * torch.inf if gradient[word].abs().sum() > 0 else gradient
 
     trainer.model.encoder.embedding.weight.register_hook(explode)
-    objective = Objective(trainer.model, trainer.config.training).train()
-    trouble = find_trouble(objective, batch, seed=7, scale=0.1)
+    training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
+    trouble = find_trouble(training_loss, batch, seed=7, scale=0.1)
     assert (trouble.part, trouble.rows) == ("the gradient of encoder.embedding.weight", [0])
     assert len(trouble.stages) > 10
     assert all(stage.largest < 1e3 for stage in trouble.stages)
@@ -119,8 +119,8 @@ def test_weights_that_are_no_numbers_are_named_themselves(tmp_path):
 
 def test_a_healthy_batch_has_no_trouble(tmp_path):
     trainer = trainer_for(tmp_path / "run")
-    objective = Objective(trainer.model, trainer.config.training).train()
-    assert find_trouble(objective, trainer.stream.next(), seed=1, scale=0.1) is None
+    training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
+    assert find_trouble(training_loss, trainer.stream.next(), seed=1, scale=0.1) is None
 
 
 @pytest.mark.parametrize("bad", [[3], [0, 7], list(range(9)), []])
@@ -246,9 +246,9 @@ def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell,
         tmp_path / "run", "model.kind=recurrent", f"model.cell={cell}", "model.bidirectional=true"
     )
     spoil_second_word(trainer.model.encoder.layers[0].get_submodule(way))
-    objective = Objective(trainer.model, trainer.config.training).train()
+    training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     batch = trainer.stream.next()
-    trouble = find_trouble(objective, batch, seed=1, scale=0.1)
+    trouble = find_trouble(training_loss, batch, seed=1, scale=0.1)
     assert trouble.part == trouble.stages[-1].name == f"encoder.layers.0.{way}.candidate"
     assert all(math.isfinite(stage.largest) for stage in trouble.stages[:-1])
     several = (batch.source != PAD_ID).sum(dim=1) > 1

@@ -33,7 +33,7 @@ from minitransformer.doctor.model_checks import (
     word_order,
 )
 from minitransformer.doctor.patient import LONGEST, Patient, few_pairs, padded_batch
-from minitransformer.model.transformer import Transformer
+from minitransformer.model.base import build_model
 from minitransformer.settings import Config, ModelConfig
 from minitransformer.terminal import run_command
 from tests import broken_models
@@ -232,9 +232,7 @@ def test_no_positions_by_choice_are_no_mistake():
 
 def fresh(config: ModelConfig, size: int = 50) -> Patient:
     torch.manual_seed(1)
-    model = Transformer.from_config(
-        config, source_vocab_size=size, target_vocab_size=size, pad_id=0
-    )
+    model = build_model(config, size, size, pad_id=0)
     batch = padded_batch(PAIRS, BOS_ID, config.max_length)
     return Patient(model, batch, BOS_ID, Config(model=config))
 

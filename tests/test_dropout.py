@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minitransformer.model.dropout import drop
+from minitransformer.model.fast import dropout
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
@@ -11,7 +11,7 @@ from minitransformer.model.dropout import drop
 def test_the_asked_share_becomes_zero_and_the_rest_is_scaled(share, dtype):
     torch.manual_seed(1)
     values = torch.ones(1000, 997, dtype=dtype)
-    dropped = drop(values, share, training=True)
+    dropped = dropout(values, share, training=True)
     assert dropped.dtype == dtype
     is_zero = dropped == 0
     assert float(is_zero.double().mean()) == pytest.approx(share, abs=5 * (share / 997_000) ** 0.5)
@@ -25,7 +25,7 @@ def test_the_asked_share_becomes_zero_and_the_rest_is_scaled(share, dtype):
 
 def test_places_are_independent_of_their_neighbours():
     torch.manual_seed(1)
-    zero = (drop(torch.ones(400, 401), 0.5, training=True) == 0).double()
+    zero = (dropout(torch.ones(400, 401), 0.5, training=True) == 0).double()
     for columns in range(1, 9):  # four places share a random number
         both = (zero[:, :-columns] * zero[:, columns:]).mean()
         assert float(both) == pytest.approx(0.25, abs=0.01)
@@ -34,7 +34,7 @@ def test_places_are_independent_of_their_neighbours():
 
 def test_gradients_pass_where_values_do():
     values = torch.randn(7, 5, requires_grad=True)
-    dropped = drop(values, 0.3, training=True)
+    dropped = dropout(values, 0.3, training=True)
     dropped.sum().backward()
     assert torch.equal(values.grad * values.detach(), dropped.detach())
 
@@ -42,7 +42,7 @@ def test_gradients_pass_where_values_do():
 def test_a_seed_decides_what_is_dropped():
     def draw(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        return drop(torch.ones(50), 0.5, training=True)
+        return dropout(torch.ones(50), 0.5, training=True)
 
     assert torch.equal(draw(1), draw(1))
     assert not torch.equal(draw(1), draw(2))
@@ -51,8 +51,8 @@ def test_a_seed_decides_what_is_dropped():
 @pytest.mark.parametrize(("share", "training"), [(0.0, True), (0.5, False)])
 def test_without_dropout_nothing_is_touched(share, training):
     values = torch.randn(3)
-    assert drop(values, share, training=training) is values
+    assert dropout(values, share, training=training) is values
 
 
 def test_nearly_everything_may_be_dropped():
-    assert not drop(torch.ones(100), 1 - 1e-9, training=True).isnan().any()
+    assert not dropout(torch.ones(100), 1 - 1e-9, training=True).isnan().any()

@@ -36,9 +36,3 @@ def test_translating_never_loads_the_trainer():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"
-
-
-def test_no_file_outgrows_one_subject():
-    for path in (ROOT / "minitransformer").rglob("*.py"):
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= 250, f"{path.relative_to(ROOT)} has {lines} lines: split it by subject"

@@ -2,7 +2,6 @@ import math
 
 import pytest
 import sacrebleu
-import torch
 
 from minitransformer.metrics import (
     Sum,
@@ -11,7 +10,6 @@ from minitransformer.metrics import (
     compare,
     matching_tokens,
     perplexity,
-    summed_loss,
 )
 
 PAD = 0
@@ -20,30 +18,6 @@ PAD = 0
 def test_sums_add_with_their_counts():
     assert (Sum(3.0, 2) + Sum(1.0, 6)).mean == 0.5
     assert Sum(0, 0).mean == 0.0
-
-
-def test_the_loss_is_the_formula_and_ignores_padding():
-    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
-    labels = torch.tensor([[1, 2, 3], [4, PAD, PAD]])
-    expected = 0.0
-    for row, place in [(0, 0), (0, 1), (0, 2), (1, 0)]:
-        values = [math.exp(value) for value in logits[row, place].tolist()]
-        expected -= math.log(values[labels[row, place]] / sum(values))
-    assert float(summed_loss(logits, labels, PAD)) == pytest.approx(expected, rel=1e-5)
-    wild = logits.clone()
-    wild[1, 1:] = 1e4
-    assert torch.equal(summed_loss(wild, labels, PAD), summed_loss(logits, labels, PAD))
-
-
-def test_label_smoothing_is_the_formula_and_ignores_padding():
-    logits = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(0))
-    labels = torch.tensor([[1, 2, PAD]])
-    smoothing, expected = 0.1, 0.0
-    log_probabilities = logits.log_softmax(-1)
-    for place in (0, 1):
-        row = log_probabilities[0, place]
-        expected -= (1 - smoothing) * float(row[labels[0, place]]) + smoothing * float(row.mean())
-    assert float(summed_loss(logits, labels, PAD, smoothing)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from minitransformer.contradictions import contradictions
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.building import new_model, parameter_count
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.trace import record
 from minitransformer.settings import Config, DataConfig, ModelConfig, TokenizerConfig
 from tests.variants import TARGET_VOCAB, VARIANTS, build, ids
@@ -121,16 +121,19 @@ def test_a_single_token_and_an_unknown_token_stay_finite_forward_and_backward(na
 @every_variant
 def test_the_parameter_count_is_known_before_a_model_is_built(name):
     model = build(VARIANTS[name])
-    counted = size_by_config(model, VARIANTS[name])
-    assert counted == sum(parameter.numel() for parameter in model.parameters())
+    shapes = {key: each.shape for key, each in model.named_parameters()}
+    assert shapes == {key: each.shape for key, each in on_meta(model, VARIANTS[name])}
 
 
-def size_by_config(model: EncoderDecoder, config: ModelConfig) -> int:
-    return parameter_count(
-        config,
-        source_vocab_size=len(model.encoder.embedding.weight),
-        target_vocab_size=TARGET_VOCAB,
-    )
+def on_meta(model: EncoderDecoder, config: ModelConfig) -> list[tuple[str, nn.Parameter]]:
+    """The parameters of a model that takes no memory."""
+    with torch.device("meta"):
+        sizes = len(model.encoder.embedding.weight), TARGET_VOCAB
+        shell = build_model(config, *sizes, PAD_ID, initialize=False)
+    assert all(buffer.is_meta for buffer in shell.buffers())
+    parameters = list(shell.named_parameters())
+    assert all(each.is_meta for _, each in parameters)
+    return parameters
 
 
 @pytest.mark.parametrize(("name", "source_too"), [("shared-target", False), ("shared-all", True),
@@ -147,12 +150,7 @@ def test_shared_embeddings_are_one_tensor_that_gathers_all_gradients(name, sourc
 def test_the_embeddings_start_with_the_spread_that_the_config_names(kind):
     torch.manual_seed(0)
     for std in (0.1, 1.0):
-        model = new_model(
-            ModelConfig(kind=kind, embedding_std=std, d_model=64),
-            source_vocab_size=500,
-            target_vocab_size=500,
-            pad_id=PAD_ID,
-        )
+        model = build_model(ModelConfig(kind=kind, embedding_std=std, d_model=64), 500, 500, PAD_ID)
         for side in (model.encoder, model.decoder):
             spread = side.embedding.weight.detach().std()
             assert float(spread) == pytest.approx(std, rel=0.05)
@@ -208,7 +206,8 @@ def test_whatever_a_config_may_ask_for_is_built_counted_causal_and_cached(shape)
     )
     assume(not any(is_so for _, is_so, _ in contradictions(config)))
     model = build(shape).double()
-    assert size_by_config(model, shape) == sum(each.numel() for each in model.parameters())
+    shapes = [each.shape for each in model.parameters()]
+    assert shapes == [each.shape for _, each in on_meta(model, shape)]
     source, target = ids(2, 4), ids(2, 3, seed=2)
     source[0, 2:] = PAD_ID
     with torch.no_grad():

@@ -26,13 +26,13 @@ def test_the_first_position_is_zeros_and_ones():
 
 
 def test_sinusoids_grow_when_a_longer_sentence_comes():
-    positions = SinusoidalPositions(d_model=8, max_length=4)
+    positions = SinusoidalPositions(d_model=8)
     longer = positions(2, 50)
     torch.testing.assert_close(longer, sinusoid_table(50, 8)[2:])
 
 
 def test_a_learned_table_says_its_limit():
-    positions = LearnedPositions(d_model=8, max_length=4, std=1.0)
+    positions = LearnedPositions(d_model=8, max_length=4)
     assert positions(0, 4).shape == (4, 8)
     with pytest.raises(DataError, match=r"needs 5 places, model\.position: learned has 4"):
         positions(0, 5)
@@ -60,7 +60,7 @@ def test_rotation_keeps_lengths_and_leaves_place_zero_alone():
 
 
 def test_a_table_that_grew_while_nobody_learnt_can_be_learnt_with():
-    positions = SinusoidalPositions(d_model=8, max_length=4)
+    positions = SinusoidalPositions(d_model=8)
     with torch.inference_mode():
         positions(0, 5)
     weight = torch.ones(8, requires_grad=True)
@@ -68,5 +68,8 @@ def test_a_table_that_grew_while_nobody_learnt_can_be_learnt_with():
     assert weight.grad is not None
 
 
-def test_a_table_begins_small_whatever_it_may_become():
-    assert len(SinusoidalPositions(d_model=8, max_length=100_000).table) == 1024
+def test_sinusoids_are_computed_when_they_are_needed():
+    positions = SinusoidalPositions(d_model=8)
+    assert len(positions.table) == 0
+    positions(0, 5)
+    assert len(positions.table) == 64

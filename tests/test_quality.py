@@ -13,11 +13,12 @@ from minitransformer import Translator
 from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import Batch, BatchStream
 from minitransformer.data.preparation import Prepared, prepare
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.errors import ConfigError, DataError
+from minitransformer.model.base import build_model
+from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.transformer import Transformer
 from minitransformer.settings import Config
-from minitransformer.training.gradients import Objective
-from minitransformer.weights import build_model
 from tests.processes import ROOT
 from tests.small_runs import small_config, trainer_for
 from tests.test_against_torch import copy_attention, module_pairs
@@ -61,7 +62,8 @@ def test_both_learn_from_the_same_batches_however_many_processes_share_them(tmp_
 def both_with_the_same_weights(
     config: Config, prepared: Prepared
 ) -> tuple[Transformer, TorchModel]:
-    ours = build_model(config, prepared.tokenizer)
+    sizes = len(prepared.tokenizer.source), len(prepared.tokenizer.target)
+    ours = build_model(config.model, *sizes, PAD_ID)
     theirs = baseline.build(config, prepared.tokenizer)
     for our_module, their_module in module_pairs(ours, theirs.transformer, "pre"):
         if hasattr(our_module, "query"):
@@ -105,7 +107,7 @@ def test_with_the_same_weights_both_have_the_same_loss():
     )
     batch = stream.next()
     loss = baseline.summed_loss(theirs, batch, config.training.label_smoothing)
-    torch.testing.assert_close(Objective(ours, config.training)(batch).objective, loss)
+    torch.testing.assert_close(TrainingLoss(ours, config.training)(*batch).objective, loss)
     sizes = [sum(each.numel() for each in model.parameters()) for model in (ours, theirs)]
     assert sizes[0] == sizes[1]
 

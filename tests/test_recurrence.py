@@ -7,8 +7,13 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.recurrence import EncoderRecurrence, Recurrence, gru_step, lstm_step
-from minitransformer.model.recurrent import Recurrent
+from minitransformer.model.recurrent import (
+    EncoderRecurrence,
+    Recurrence,
+    Recurrent,
+    gru_step,
+    lstm_step,
+)
 from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig
 from tests.variants import RECURRENTS, TARGET_VOCAB, build, ids

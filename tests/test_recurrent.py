@@ -6,7 +6,7 @@ import torch
 from minitransformer.explain.worked.engine import work_through
 from minitransformer.explain.worked.sheet_reader import load_shipped
 from minitransformer.model.attention import dot_scores, multiplicative_scores
-from minitransformer.model.encoder_decoder import Memory
+from minitransformer.model.base import Memory
 from minitransformer.model.recurrent import SourceAttention
 from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig

@@ -2,13 +2,15 @@ import math
 
 import pytest
 
+from minitransformer.settings import TrainingConfig
 from minitransformer.training.schedule import learning_rate
 
 
 def rate(step: int, schedule: str, warmup_steps: int = 10, total_steps: int = 100) -> float:
-    return learning_rate(
-        step, schedule=schedule, peak=0.5, warmup_steps=warmup_steps, total_steps=total_steps
+    config = TrainingConfig(
+        schedule=schedule, learning_rate=0.5, warmup_steps=warmup_steps, steps=total_steps
     )
+    return learning_rate(step, config)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine"])

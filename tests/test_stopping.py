@@ -57,7 +57,7 @@ def unexpected(err: str) -> list[str]:
 
 def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path):
     loading, batch, evaluation = (
-        (BEGINNING, "prepare"), (TRAINER, "add_gradients"), (TRAINER, "evaluate_splits"),
+        (BEGINNING, "prepare"), (TRAINER, "learning_rate"), (TRAINER, "evaluate_splits"),
     )  # fmt: skip
     save = whole.place("write", "step-000006.part/model.safetensors")
     cases: list[tuple[Sabotage, set[int]]] = [

@@ -24,6 +24,7 @@ from minitransformer.explain.probes import Probe, choose_probes, probe_views
 from minitransformer.explain.summaries import scalars, table
 from minitransformer.explain.tensorboard import TensorBoard, short, views_to_draw, walk_events
 from minitransformer.explain.walkthrough import walk_through
+from minitransformer.settings import TrainingConfig
 from minitransformer.training.schedule import learning_rate
 from tests.events import everything_without_clock, points, series
 from tests.processes import ROOT
@@ -65,11 +66,9 @@ def test_every_step_has_its_point(shown):
     for name in ("loss", "perplexity", "accuracy", "learning_rate", "gradient_norm",
                  "tokens_per_second"):  # fmt: skip
         assert list(shown[f"train/{name}"]) == steps
+    tiny = TrainingConfig(schedule="cosine", learning_rate=0.01, warmup_steps=0, steps=600)
     for step, rate in shown["train/learning_rate"].items():
-        expected = learning_rate(
-            step, schedule="cosine", peak=0.01, warmup_steps=0, total_steps=600
-        )
-        assert rate == pytest.approx(expected, rel=1e-6)
+        assert rate == pytest.approx(learning_rate(step, tiny), rel=1e-6)
     losses, perplexities = shown["train/loss"], shown["train/perplexity"]
     assert all(
         perplexities[step] == pytest.approx(np.exp(losses[step]), rel=1e-5) for step in steps

@@ -16,7 +16,7 @@ from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.tokens import EOS_ID, PAD_ID
 from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.metrics import Sum
-from minitransformer.training.gradients import Objective
+from minitransformer.model.loss import TrainingLoss
 from minitransformer.training.watcher import Watcher
 from tests.corpus_files import counts
 from tests.small_runs import KINDS, RECURRENT, same_bits, trainer_for, weights
@@ -338,11 +338,11 @@ def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
         batch = trainer.stream.next()
         sums = []
         for weight in (1e-9, 1.0):
-            objective = Objective(
+            training_loss = TrainingLoss(
                 trainer.model, dataclasses.replace(trainer.config.training, consistency=weight)
             ).train()
             torch.manual_seed(1)
-            sums.append(float(objective(batch).objective.detach()))
+            sums.append(float(training_loss(*batch).objective.detach()))
         apart[consistency] = sums[1] - sums[0]
     assert apart[1e-9] > 2 * apart[20.0] > 0
 

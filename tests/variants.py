@@ -3,8 +3,7 @@
 import torch
 
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.building import new_model
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.settings import ModelConfig
 
 SOURCE_VOCAB, TARGET_VOCAB = 13, 11
@@ -61,9 +60,7 @@ def build(config: ModelConfig, seed: int = 0) -> EncoderDecoder:
     """A model in eval mode whose outputs are far from uniform."""
     torch.manual_seed(seed)
     source_vocab = TARGET_VOCAB if config.share_embeddings == "all" else SOURCE_VOCAB
-    model = new_model(
-        config, source_vocab_size=source_vocab, target_vocab_size=TARGET_VOCAB, pad_id=PAD_ID
-    )
+    model = build_model(config, source_vocab, TARGET_VOCAB, PAD_ID)
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms start at constants otherwise
             parameter.add_(0.3 * torch.randn_like(parameter))

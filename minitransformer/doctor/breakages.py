@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from minitransformer import beam, judging, search
 from minitransformer.data import batching
-from minitransformer.model import attention, recurrent, transformer
-from minitransformer.model.dropout import drop
-from minitransformer.model.embedding import Embedding
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model import attention, base, recurrent, transformer
+from minitransformer.model.base import EncoderDecoder
+from minitransformer.model.fast import dropout
+from minitransformer.model.transformer import Embedding
 from minitransformer.settings import ModelConfig
 
-new_embedding = Embedding.__init__
+init_weights = base.init_weights
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,21 @@ def not_shifted(target: Tensor, start_id: int) -> Tensor:
 
 def embed_without_positions(self: Embedding, ids: Tensor, start: int = 0) -> Tensor:
     tokens = functional.embedding(ids, self.weight) * self.scale
-    return drop(tokens, self.dropout, self.training)
+    return dropout(tokens, self.dropout, self.training)
 
 
 def without_angles(self: transformer.Transformer, ids: Tensor, start: int) -> None:
     return None
 
 
-def too_large(self: Embedding, **settings: Any) -> None:
-    new_embedding(self, **settings | {"std": 1.0, "scale": settings["d_model"] ** 0.5})
+def start_too_large(model: EncoderDecoder) -> None:
+    for stack in (model.encoder, model.decoder):
+        stack.embedding.scale = stack.embedding.weight.shape[1] ** 0.5
+    model.embedding_std = 1.0
+    init_weights(model)
 
 
-def hide_behind_a_wall(scores: Tensor, mask: Tensor) -> Tensor:
+def mask_with_a_large_number(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, scores, -1e9)
 
 
@@ -93,10 +96,10 @@ BREAKAGES = {
     "causal": Breakage(
         title="the decoder's causal mask is forgotten",
         file="model/transformer.py",
-        wrong=("mask = cache.target_mask",),
+        wrong=("mask = padding_mask(target, self.pad_id)",),
         right=(
-            "mask = cache.target_mask",
-            "mask = mask & causal_mask(target.shape[1], cache.length, target.device)",
+            "mask = padding_mask(target, self.pad_id)",
+            "mask = mask & causal_mask(target.shape[1], mask.shape[-1], target.device)",
         ),
         shows="While it learns, each place can look at the next token, which is the answer. When "
         "it translates, nothing stands there yet.",
@@ -127,7 +130,7 @@ BREAKAGES = {
     ),
     "positions": Breakage(
         title="the positional encoding is forgotten",
-        file="model/embedding.py",
+        file="model/transformer.py",
         wrong=("total = tokens",),
         right=("total = tokens + positions",),
         shows="A sentence is a bag of words: in any order they get the same translation. Scores "
@@ -136,7 +139,7 @@ BREAKAGES = {
         check="word order",
         places=(
             (Embedding, "forward", embed_without_positions),
-            (transformer.Transformer, "positions_for", without_angles),
+            (transformer.Transformer, "rotary_positions", without_angles),
         ),
         recurrent="a recurrent encoder notices the order of words without positions",
         settings=("data.source=reverse", "data.limit=600"),
@@ -144,13 +147,13 @@ BREAKAGES = {
     ),
     "scale": Breakage(
         title="embeddings start at N(0, 1), and are multiplied by √d_model besides",
-        file="model/embedding.py",
+        file="model/base.py and model/transformer.py",
         wrong=(
-            "self.weight = nn.Parameter(torch.randn(vocab_size, d_model))",
+            "table.copy_(torch.randn(table.shape))",
             "tokens = functional.embedding(ids, self.weight) * d_model**0.5",
         ),
         right=(
-            "self.weight = nn.Parameter(torch.randn(vocab_size, d_model) * std)",
+            "table.copy_(torch.randn(table.shape) * model.embedding_std)",
             "tokens = functional.embedding(ids, self.weight) * self.scale",
         ),
         shows="(Right is a spread of 0.3 and a scale of 1 here.) The first logits are large and "
@@ -159,7 +162,7 @@ BREAKAGES = {
         check="loss at start",
         recurrent="the states of a recurrent model stay between -1 and 1, however large its "
         "embeddings are",
-        places=((Embedding, "__init__", too_large),),
+        places=((base, "init_weights", start_too_large),),
     ),
     "softmax": Breakage(
         title="the softmax of attention goes over the wrong axis",
@@ -172,7 +175,7 @@ BREAKAGES = {
         check="attention",
         needs_attention=True,
         places=(
-            (attention, "hide", hide_behind_a_wall),
+            (attention, "apply_mask", mask_with_a_large_number),
             (attention, "softmax", softmax_over_queries),
         ),
     ),

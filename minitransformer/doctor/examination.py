@@ -14,7 +14,7 @@ from minitransformer.doctor.model_checks import (
 )
 from minitransformer.doctor.patient import Patient, few_pairs, padded_batch, with_more_digits
 from minitransformer.errors import ModelError
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.settings import Config
 from minitransformer.training.trainer import Trainer
 

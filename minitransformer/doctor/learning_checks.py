@@ -11,13 +11,11 @@ from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.data.tokens import EOS_ID, PAD_ID, UNK_ID
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged, shown
 from minitransformer.doctor.patient import Patient, padded_batch
-from minitransformer.metrics import summed_loss
+from minitransformer.model.base import build_model
+from minitransformer.model.loss import TrainingLoss, cross_entropy
 from minitransformer.search import evaluating
 from minitransformer.settings import Config
-from minitransformer.training.distributed import Ranks
-from minitransformer.training.gradients import Objective, add_gradients
 from minitransformer.training.optimizer import AdamW
-from minitransformer.weights import build_model
 
 BAND = 1.5  # logits of spread σ cost σ²/2 more than ln V; on few labels, chance adds to it
 LEARNT = 0.1  # a loss that means: by heart
@@ -42,10 +40,10 @@ def finite_everywhere(patient: Patient) -> Finding:
                 "a training that diverged, or a damaged file of weights",
             )
     wrong = []
-    objective = Objective(model, config.training)
+    training_loss = TrainingLoss(model, config.training)
     with evaluating(model):
         for kind, each in (("of one token or unknown words", hard), ("of the corpus", batch)):
-            result = objective(each)
+            result = training_loss(*each)
             # Not backward(): no gradient may be left behind for a training that comes next.
             found = torch.autograd.grad(result.objective, list(trained.values()), allow_unused=True)
             if not result.loss.isfinite():
@@ -76,7 +74,8 @@ def start_loss(patient: Patient) -> Finding:
         logits = logits.scatter(2, read[..., None], -torch.inf)
         labels = labels.masked_fill(labels == read, PAD_ID)
     count, vocabulary = int((labels != PAD_ID).sum()), model.head.out_features
-    loss, fair = float(summed_loss(logits, labels, PAD_ID)) / count, math.log(vocabulary)
+    loss = float(cross_entropy(logits, labels, ignore_index=PAD_ID)) / count
+    fair = math.log(vocabulary)
     return Finding(
         "loss at start",
         OK if abs(loss - fair) <= BAND else WARNING,
@@ -102,11 +101,13 @@ def one_batch_by_heart(
     losses: list[float] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
-        model = build_model(config, tokenizer)
-        objective, optimizer = Objective(model, config.training), AdamW(model, config.training)
+        model = build_model(config.model, len(tokenizer.source), len(tokenizer.target), PAD_ID)
+        training_loss = TrainingLoss(model.train(), config.training)
+        optimizer = AdamW(model, config.training)
         for step in range(1, STEPS + 1):
-            fit = add_gradients(objective, [batch], Ranks(), seed=0, step=step)
-            losses.append(fit.loss.mean)
+            result = training_loss(*batch)
+            (result.objective / batch.num_target_tokens).backward()
+            losses.append(float(result.loss) / batch.num_target_tokens)
             without = [each for each, weight in optimizer.trained.items() if weight.grad is None]
             if without or not losses[-1] >= LEARNT:  # or not a number
                 break

@@ -13,7 +13,7 @@ from torch.nn import functional
 from minitransformer.data.batching import Batch, make_batch
 from minitransformer.data.encoding import EncodedPair, EncodedSplit
 from minitransformer.data.tokens import EOS_ID, PAD_ID, SPECIALS
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.settings import Config
 
 LOOKED_AT = 200  # of a corpus's pairs, from the first on

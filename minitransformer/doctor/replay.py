@@ -9,9 +9,9 @@ from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.doctor.findings import shown
 from minitransformer.errors import CheckpointError
 from minitransformer.line_translation import without_controls
+from minitransformer.model.loss import TrainingLoss
 from minitransformer.storage import read_tensors
 from minitransformer.training.divergence import Trouble, find_trouble
-from minitransformer.training.gradients import Objective
 from minitransformer.training.incident import BATCH, FOLDER, WEIGHTS, Incident, read_incident
 from minitransformer.weights import trained_model
 
@@ -37,8 +37,10 @@ def replay(folder: Path) -> int:
     model.train(incident.is_training)
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
-    objective = Objective(model, config.training)
-    trouble = find_trouble(objective, incident.batch(), seed=incident.seed, scale=incident.scale)
+    trouble = find_trouble(
+        TrainingLoss(model, config.training), incident.batch(), seed=incident.seed,
+        scale=incident.scale,
+    )  # fmt: skip
     when = "while training" if incident.is_training else "while evaluating after it"
     print(f"step {incident.step}, {when}: a batch of {len(incident.sources)} pairs")
     if trouble is None:

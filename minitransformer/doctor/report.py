@@ -13,6 +13,7 @@ from minitransformer.config import load_config
 from minitransformer.data.encoding import EncodedPair
 from minitransformer.data.preparation import Prepared, prepare
 from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.data.tokens import PAD_ID
 from minitransformer.decoding import Translator
 from minitransformer.doctor.data_checks import corpus_findings
 from minitransformer.doctor.examination import new_patient, quick_checks
@@ -21,10 +22,10 @@ from minitransformer.doctor.learning_checks import one_batch_by_heart
 from minitransformer.doctor.patient import drawn_pairs, few_pairs
 from minitransformer.doctor.run_checks import corpus_finding, folder_findings
 from minitransformer.errors import DataError, UserError
+from minitransformer.model.base import build_model
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
 from minitransformer.training.trainer import INITIALIZATION
-from minitransformer.weights import build_model
 
 
 class Report:
@@ -64,7 +65,8 @@ class Report:
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
         torch.manual_seed(mix(config.training.seed, INITIALIZATION))
-        model = build_model(config, prepared.tokenizer)
+        sizes = len(prepared.tokenizer.source), len(prepared.tokenizer.target)
+        model = build_model(config.model, *sizes, PAD_ID)
         pairs = few_pairs(prepared.encoded["train"])
         patient = new_patient(model, pairs, prepared.tokenizer, config)
         # Weights to start from belong to a training, which examines them by itself.

@@ -41,7 +41,7 @@ from minitransformer.explain.best_alignment import (
 )
 from minitransformer.explain.reasons import device_of
 from minitransformer.explain.word_view import means, pieces_of
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.trace import record
 from minitransformer.search import evaluating
 from minitransformer.search_options import add_weights_options, check_weights_options

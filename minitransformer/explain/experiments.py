@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from minitransformer.errors import UsageError
-from minitransformer.model.encoder_decoder import EncoderDecoder
-from minitransformer.model.layers import DecoderLayer, EncoderLayer, MultiHeadAttention
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.recurrent import Recurrent, SourceAttention
+from minitransformer.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention
 
 HEAD = re.compile(r"(encoder|decoder|cross)\.(\d{1,4})\.(\d{1,4})")
 

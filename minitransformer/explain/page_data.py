@@ -27,9 +27,9 @@ from minitransformer.explain.stages import (
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.explain.walkthrough_files import MOST_PARAMETERS, stage_kind
 from minitransformer.line_translation import length_remarks
-from minitransformer.model.encoder_decoder import EncoderDecoder
-from minitransformer.model.layers import FeedForward, MultiHeadAttention
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.recurrent import SourceAttention
+from minitransformer.model.transformer import FeedForward, MultiHeadAttention
 from minitransformer.weights import model_tensors
 
 

@@ -9,7 +9,7 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 
 from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.storage import replace_file, replace_folder
 
 FOLDER = "projector"

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 
 
 @torch.no_grad()

@@ -22,12 +22,11 @@ from minitransformer.explain.stages import (
     Stage,
 )
 from minitransformer.explain.state_recomputation import Again, StateRecomputation
-from minitransformer.model.attention import dot_scores, hide, merge_heads, split_heads
-from minitransformer.model.embedding import Embedding
-from minitransformer.model.encoder_decoder import EncoderDecoder
-from minitransformer.model.layers import FeedForward, MultiHeadAttention
+from minitransformer.model.attention import apply_mask, dot_scores, merge_heads, split_heads
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.positional import rotate
 from minitransformer.model.recurrent import SourceAttention
+from minitransformer.model.transformer import Embedding, FeedForward, MultiHeadAttention
 
 
 class Recomputation:
@@ -119,7 +118,7 @@ class Recomputation:
         yield "scores", stage.scores, dot_scores(stage.query, stage.key)
         width = stage.query.shape[-1] if attention.scale_scores else 1
         yield "scaled", stage.scaled, stage.scores / width**0.5
-        yield "weights", stage.weights, hide(stage.scaled, stage.allowed).softmax(-1)
+        yield "weights", stage.weights, apply_mask(stage.scaled, stage.allowed).softmax(-1)
         yield "context", stage.context, stage.weights @ stage.value
         yield "output", stage.output, output
         self.update = stage.output

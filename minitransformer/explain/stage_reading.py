@@ -22,14 +22,19 @@ from minitransformer.explain.stages import (
     ResidualStage,
     Stage,
 )
-from minitransformer.model.encoder_decoder import Side
-from minitransformer.model.layers import Residual
-from minitransformer.model.recurrence import EncoderRecurrence, Recurrence
-from minitransformer.model.recurrent import RecurrentDecoder, SourceAttention
-from minitransformer.model.transformer import Decoder, Encoder
+from minitransformer.model.base import Stack
+from minitransformer.model.recurrent import (
+    EncoderRecurrence,
+    Recurrence,
+    RecurrentDecoder,
+    SourceAttention,
+)
+from minitransformer.model.transformer import Decoder, Encoder, Residual
 
 
-def stages_of(side: Side, name: str, tensors: dict[str, Tensor], labels: Labels) -> Iterator[Stage]:
+def stages_of(
+    side: Stack, name: str, tensors: dict[str, Tensor], labels: Labels
+) -> Iterator[Stage]:
     """The stages of an encoder or a decoder, in the order in which they were computed."""
     yield EmbeddingStage(
         path=f"{name}.embedding",
@@ -133,7 +138,7 @@ def attention_stage(
 
 
 def recurrent_stages(
-    side: Side, name: str, tensors: dict[str, Tensor], labels: Labels
+    side: Stack, name: str, tensors: dict[str, Tensor], labels: Labels
 ) -> Iterator[Stage]:
     last = tensors[f"{name}.embedding.output"][0]
     for number, layer in enumerate(side.layers):

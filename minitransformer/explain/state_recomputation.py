@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from minitransformer.explain.stages import GruStage, LstmStage
-from minitransformer.model.encoder_decoder import EncoderDecoder
-from minitransformer.model.recurrence import Recurrence, State
+from minitransformer.model.base import EncoderDecoder
+from minitransformer.model.recurrent import Recurrence, State
 
 Again = Iterator[tuple[str, Tensor, Tensor]]  # a name, what was recorded, what it comes to
 Values = Iterator[tuple[str, Tensor]]

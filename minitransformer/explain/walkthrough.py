@@ -15,7 +15,7 @@ from minitransformer.explain.experiments import NOTHING, Experiment, changed_mod
 from minitransformer.explain.reasons import changes_without, device_of
 from minitransformer.explain.stage_reading import stages_of
 from minitransformer.explain.stages import AttentionStage, HeadStage, Labels, Stage
-from minitransformer.model.encoder_decoder import EncoderDecoder, Memory
+from minitransformer.model.base import EncoderDecoder, Memory
 from minitransformer.model.trace import record
 from minitransformer.search import evaluating, most_probable
 

@@ -55,7 +55,7 @@ from minitransformer.explain.reason_blocks import word_blocks
 from minitransformer.explain.stages import AttentionStage, Stage
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.explain.word_view import produced_words, words_of_walk
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.weights import model_tensors
 
 MOST_PARAMETERS = 100_000

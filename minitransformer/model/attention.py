@@ -1,7 +1,7 @@
-"""The mathematics of attention as pure functions: masks, heads, scores, softmax, context.
+"""The formulas of attention as pure functions: masks, heads, scores, softmax, context.
 
-Masks are boolean, True = may look, and end in [query, key].
-B batch, S source, T target, H heads, D d_model, K d_head; query and key lengths are either.
+Masks are boolean, True = may attend, and end in [query, key].
+B batch, T length, H heads, D d_model, K d_head.
 """
 
 from typing import NamedTuple
@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from minitransformer.model.dropout import drop
+from minitransformer.model.fast import dropout as apply_dropout
 
 # Over fewer keys than fit into a processor's register, torch's softmax is slow; it shows with many.
 SHORT, MANY = 16, 1024
 
 
-class Attended(NamedTuple):
+class AttentionOutput(NamedTuple):
     """Every stage of one attention; `scores` are neither scaled nor masked."""
 
     scores: Float[Tensor, "*heads query key"]
@@ -26,14 +26,17 @@ class Attended(NamedTuple):
 
 
 def padding_mask(ids: Int[Tensor, "batch length"], pad_id: int) -> Bool[Tensor, "batch 1 1 length"]:
-    """May look at every token that is not padding."""
+    """Return the mask that lets every query attend to all tokens but padding."""
     return (ids != pad_id)[:, None, None, :]
 
 
 def causal_mask(
     num_queries: int, num_keys: int, device: torch.device | None = None
 ) -> Bool[Tensor, "query key"]:
-    """May look at itself and everything earlier; the queries are the last of the keys."""
+    """Return the mask that lets a token attend to itself and to earlier ones.
+
+    The queries are the last of the keys: with a cache, there are more keys than queries.
+    """
     mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
     return mask.tril(num_keys - num_queries)
 
@@ -41,22 +44,22 @@ def causal_mask(
 def split_heads(
     states: Float[Tensor, "batch length d_model"], num_heads: int
 ) -> Float[Tensor, "batch {num_heads} length d_head"]:
-    """Cut the width into heads."""
+    """Split D into H heads of K = D / H numbers."""
     heads = states.reshape(*states.shape[:-1], num_heads, -1).transpose(1, 2)  # [B, H, T, K]
-    return heads.contiguous()  # once, and not for each product that it is part of
+    return heads.contiguous()  # once, and not in each product
 
 
 def merge_heads(
     states: Float[Tensor, "batch heads length d_head"],
 ) -> Float[Tensor, "batch length d_model"]:
-    """Put the heads side by side again."""
+    """Concatenate the heads."""
     return states.transpose(1, 2).flatten(-2)  # [B, T, D]
 
 
 def dot_scores(
     query: Float[Tensor, "*heads query d_head"], key: Float[Tensor, "*heads key d_head"]
 ) -> Float[Tensor, "*heads query key"]:
-    """Q Kᵀ: how well each query fits each key."""
+    """Return Q Kᵀ."""
     return query @ key.transpose(-2, -1)
 
 
@@ -65,20 +68,20 @@ def multiplicative_scores(
     weight: Float[Tensor, "d_query d_key"],
     key: Float[Tensor, "*heads key d_key"],
 ) -> Float[Tensor, "*heads query key"]:
-    """Q W Kᵀ: the dot product after the key has been turned by a learned matrix."""
+    """Return Q W Kᵀ, the bilinear score of Luong et al. (2015), there called "general"."""
     return query @ weight @ key.transpose(-2, -1)
 
 
-def hide(
+def apply_mask(
     scores: Float[Tensor, "*heads query key"], mask: Bool[Tensor, "*mask_heads query_or_1 key"]
 ) -> Float[Tensor, "*heads query key"]:
-    """Scores with -inf wherever a query may not look."""
-    # -inf and not a large negative number: a network learns its way around any finite wall.
+    """Set the scores of masked keys to -inf, so that their weights are exactly 0."""
+    # -inf and not -1e9: no score is so low that a masked key gets a share of the softmax.
     return torch.where(mask, scores, float("-inf"))
 
 
 def softmax(scores: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads query key"]:
-    """e^score / Σ e^score, for each query over its keys."""
+    """Return e^score / Σ e^score, for each query over its keys."""
     is_plain = scores.device.type == "cpu" and scores.dtype != torch.bfloat16
     if scores.shape[-1] >= SHORT or scores.numel() < MANY or not is_plain:
         return scores.softmax(dim=-1)
@@ -95,11 +98,14 @@ def attend(
     weight: Float[Tensor, "d_query d_key"] | None = None,
     scale_scores: bool = True,
     dropout: float = 0.0,
-) -> Attended:
-    """softmax(Q Kᵀ / √d_head) V, or of Q W Kᵀ, with every stage kept; `weights` before dropout."""
+) -> AttentionOutput:
+    """Return softmax(Q Kᵀ / √d_head) V with every stage; with a `weight` W, of Q W Kᵀ.
+
+    Vaswani et al. (2017), section 3.2.1. `weights` are those before dropout.
+    """
     scores = dot_scores(query, key) if weight is None else multiplicative_scores(query, weight, key)
     scaled = scores / query.shape[-1] ** 0.5 if scale_scores else scores
-    allowed = scaled if mask is None else hide(scaled, mask)
+    allowed = scaled if mask is None else apply_mask(scaled, mask)
     weights = softmax(allowed)
-    context = drop(weights, dropout, training=True) @ value
-    return Attended(scores, scaled, weights, context)
+    context = apply_dropout(weights, dropout, training=True) @ value
+    return AttentionOutput(scores, scaled, weights, context)

@@ -1,82 +1,107 @@
-"""What decoding remembers from step to step: keys, values and which tokens may be looked at."""
+"""The key-value cache: what attention computed for earlier tokens, kept from call to call.
 
-from dataclasses import dataclass, field
+B batch, H heads, T target length, S source length, K d_head.
+"""
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-FIRST_ROOM = 16  # tokens; doubled whenever it is full
+INITIAL_CAPACITY = 16  # tokens; doubled whenever it is full
 
 
-@dataclass
 class KeyValues:
-    """Keys and values of one attention, heads split."""
+    """The keys and values of one attention, heads split.
 
-    key: Float[Tensor, "batch heads length d_head"]
-    value: Float[Tensor, "batch heads length d_head"]
-    room: list[Tensor] = field(default_factory=list)  # what both are the beginnings of, once grown
+    Self-attention appends those of each new token. Cross-attention is `static`: the memory never
+    changes, so its keys and values are computed by the first call and used by all later ones.
+    """
 
-    def append(self, later: "KeyValues") -> None:
-        """Add the keys and values of later tokens."""
-        length, added = self.key.shape[2], later.key.shape[2]
-        if length == 0:  # the usual case in training: nothing to copy
-            self.key, self.value = later.key, later.value
-        elif later.key.requires_grad:  # what a gradient remembers may not be written over
-            self.key = torch.cat((self.key, later.key), dim=2)
-            self.value = torch.cat((self.value, later.value), dim=2)
-        else:
-            if not self.room or self.room[0].shape[2] < length + added:
-                self.grow(max(2 * length, length + added, FIRST_ROOM))
-            for room, states in zip(self.room, (later.key, later.value), strict=True):
-                room.narrow(2, length, added).copy_(states)
-            self.key, self.value = (room.narrow(2, 0, length + added) for room in self.room)
-
-    def grow(self, length: int) -> None:
-        """Make room, so that later tokens need no copy of the earlier ones."""
-        batch, heads, known, d_head = self.key.shape
-        self.room = [states.new_empty(batch, heads, length, d_head) for states in self.both]
-        for room, states in zip(self.room, self.both, strict=True):
-            room.narrow(2, 0, known).copy_(states)
+    def __init__(self, *, static: bool) -> None:
+        self.static = static
+        self.contents: tuple[Tensor, ...] = ()  # key and value, once there are any
+        self.buffers: tuple[Tensor, ...] = ()  # longer ones that the contents are views of
 
     @property
-    def both(self) -> tuple[Tensor, Tensor]:
-        return self.key, self.value
+    def is_complete(self) -> bool:
+        """Are these all the keys and values that there will be?"""
+        return self.static and bool(self.contents)
+
+    def append(
+        self,
+        key: Float[Tensor, "batch heads new d_head"],
+        value: Float[Tensor, "batch heads new d_head"],
+    ) -> tuple[Tensor, ...]:
+        """Add the keys and values of later tokens; returns all of them."""
+        new = key, value
+        if not self.contents:
+            self.contents = new
+        elif key.requires_grad:  # autograd needs what it has seen: nothing may be written over
+            pairs = zip(self.contents, new, strict=True)
+            self.contents = tuple(torch.cat(pair, dim=2) for pair in pairs)
+        else:
+            length, added = self.contents[0].shape[2], key.shape[2]
+            if not self.buffers or self.buffers[0].shape[2] < length + added:
+                capacity = max(2 * length, length + added, INITIAL_CAPACITY)
+                self.buffers = tuple(enlarged(states, capacity) for states in self.contents)
+            for buffer, states in zip(self.buffers, new, strict=True):
+                buffer.narrow(2, length, added).copy_(states)
+            self.contents = tuple(buffer.narrow(2, 0, length + added) for buffer in self.buffers)
+        return self.contents
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        length = self.key.shape[2]
-        self.room = [states[rows] for states in self.room or self.both]
-        self.key, self.value = (room.narrow(2, 0, length) for room in self.room)
+        """Keep these rows of the batch, in this order."""
+        if self.contents:
+            length = self.contents[0].shape[2]
+            self.buffers = tuple(states[rows] for states in self.buffers or self.contents)
+            self.contents = tuple(buffer.narrow(2, 0, length) for buffer in self.buffers)
 
 
-@dataclass
+def enlarged(
+    states: Float[Tensor, "batch heads length d_head"], capacity: int
+) -> Float[Tensor, "batch heads capacity d_head"]:
+    """Copy states to the beginning of a longer buffer."""
+    batch, heads, length, d_head = states.shape
+    buffer = states.new_empty(batch, heads, capacity, d_head)
+    buffer.narrow(2, 0, length).copy_(states)
+    return buffer
+
+
 class LayerCache:
-    """One decoder layer's memory: its own earlier tokens, and the source, projected once."""
+    """The cache of one decoder layer."""
 
-    self_attention: KeyValues
-    cross_attention: KeyValues
+    def __init__(self) -> None:
+        self.self_attention = KeyValues(static=False)
+        self.cross_attention = KeyValues(static=True)
 
 
-@dataclass
 class KeyValueCache:
-    """The state of a decoding; made by `new_cache`, passed to `decode`, which adds to it."""
+    """The cache of a Transformer's decoder: one for each layer, and the mask of the target."""
 
-    layers: list[LayerCache]
-    target_mask: Bool[Tensor, "batch 1 1 length"]
+    def __init__(self, num_layers: int) -> None:
+        self.layers = [LayerCache() for _ in range(num_layers)]
+        self.target_mask: Bool[Tensor, "batch 1 1 length"] | None = None  # True = a token
 
     @property
     def length(self) -> int:
         """How many target tokens have been decoded."""
-        return self.target_mask.shape[-1]
+        return 0 if self.target_mask is None else self.target_mask.shape[-1]
+
+    def append_mask(self, mask: Bool[Tensor, "batch 1 1 new"]) -> Bool[Tensor, "batch 1 1 length"]:
+        """Add the padding mask of later tokens; returns that of all."""
+        earlier = () if self.target_mask is None else (self.target_mask,)
+        self.target_mask = torch.cat((*earlier, mask), dim=-1)
+        return self.target_mask
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these rows, in this order; a row may be kept more than once."""
+        """Keep these rows of the batch, in this order; a row may be kept more than once."""
         self.reorder(rows)
         for layer in self.layers:
             layer.cross_attention.select(rows)
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these rows where each takes the place of one with the same source."""
-        self.target_mask = self.target_mask[rows]
+        """Do what `select` does where each row is replaced by one with the same source."""
+        if self.target_mask is not None:
+            self.target_mask = self.target_mask[rows]
         for layer in self.layers:
             layer.self_attention.select(rows)

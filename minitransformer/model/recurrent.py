@@ -1,36 +1,178 @@
-"""The ancestor: an encoder and a decoder that read word by word, and attention between them.
+"""The encoder-decoder of GRUs or LSTMs with attention that came before the Transformer.
 
-h_1 … h_n are the encoder's states, s_t is the decoder's; e_i = s_t · h_i or s_tᵀ W h_i, and the
-head reads [context ; s_t]. Without attention, all that the decoder knows is where it begins.
-B batch, S source, T target, D d_model.
+h_1 … h_n are the encoder's states and s_t is the decoder's; the score of h_i is s_t · h_i or
+s_tᵀ W h_i (Luong et al., 2015), and the head reads [context ; s_t]. Without attention, all that the
+decoder knows of the source is the state that it starts from (Sutskever et al., 2014).
+
+Gates are in the order of `torch.nn.GRU` (reset, update, candidate) and `torch.nn.LSTM` (input,
+forget, candidate, output), so that weights can be exchanged.
+B batch, S source length, T target length, D d_model, W width of a state, G gates.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from minitransformer.model.attention import attend, padding_mask
-from minitransformer.model.dropout import drop
-from minitransformer.model.embedding import Embedding
-from minitransformer.model.encoder_decoder import (
-    Cache,
-    EncoderDecoder,
-    Memory,
-    Side,
-    new_embedding,
-)
-from minitransformer.model.recurrence import EncoderRecurrence, Recurrence, State
-from minitransformer.model.trace import tap
+from minitransformer.model.base import Cache, EncoderDecoder, Linear, Memory, Stack
+from minitransformer.model.fast import dropout
+from minitransformer.model.trace import is_recording, tap
+from minitransformer.model.transformer import Embedding
 from minitransformer.settings import ModelConfig
 
 States = Float[Tensor, "batch length d_model"]
+State = tuple[Tensor, ...]  # each part [B, W]; the first is what other layers read
+
+GATES = {"gru": 3, "lstm": 4}
+PARTS = {"gru": 1, "lstm": 2}  # a GRU carries on its state, an LSTM its state and its cell
+
+
+class GruStep(NamedTuple):
+    """The values of one GRU step."""
+
+    reset: Float[Tensor, "batch width"]
+    update: Float[Tensor, "batch width"]
+    candidate: Float[Tensor, "batch width"]
+    state: Float[Tensor, "batch width"]
+
+
+class LstmStep(NamedTuple):
+    """The values of one LSTM step."""
+
+    input: Float[Tensor, "batch width"]
+    forget: Float[Tensor, "batch width"]
+    candidate: Float[Tensor, "batch width"]
+    output: Float[Tensor, "batch width"]
+    cell: Float[Tensor, "batch width"]
+    state: Float[Tensor, "batch width"]
+
+
+def gru_step(
+    from_word: Float[Tensor, "batch gates"],
+    from_state: Float[Tensor, "batch gates"],
+    state: Float[Tensor, "batch width"],
+) -> GruStep:
+    """Compute r, z = σ(Wx + Us), n = tanh(W_n x + r ⊙ U_n s), and the state (1 - z) ⊙ n + z ⊙ s.
+
+    Cho et al. (2014); W x is `from_word`, U s is `from_state`.
+    """
+    width = state.shape[1]
+    gates = torch.sigmoid(from_word[:, : 2 * width] + from_state[:, : 2 * width])
+    reset, update = gates.chunk(2, dim=1)
+    candidate = torch.tanh(from_word[:, 2 * width :] + reset * from_state[:, 2 * width :])
+    # The state stays in float32, also where products are computed in bf16.
+    new = torch.lerp(candidate.to(state.dtype), state, update.to(state.dtype))
+    return GruStep(reset, update, candidate, new)
+
+
+def lstm_step(
+    from_word: Float[Tensor, "batch gates"],
+    from_state: Float[Tensor, "batch gates"],
+    cell: Float[Tensor, "batch width"],
+) -> LstmStep:
+    """Compute i, f, o = σ(Wx + Us), g = tanh(W_g x + U_g s), c = f ⊙ c + i ⊙ g, state o ⊙ tanh(c).
+
+    Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000).
+    """
+    sums = from_word + from_state
+    width = cell.shape[1]
+    gates = torch.sigmoid(sums[:, : 2 * width])
+    candidate = torch.tanh(sums[:, 2 * width : 3 * width])
+    output = torch.sigmoid(sums[:, 3 * width :])
+    enter, forget = gates.chunk(2, dim=1)
+    cell = forget * cell + enter * candidate
+    return LstmStep(enter, forget, candidate, output, cell, output * torch.tanh(cell))
+
+
+class Recurrence(nn.Module):
+    """A GRU or LSTM layer in one direction: state_t = step(W x_t, U state_{t-1})."""
+
+    def __init__(self, config: ModelConfig, width: int, *, is_leftward: bool = False) -> None:
+        super().__init__()
+        self.cell = config.cell
+        self.width = width
+        self.is_leftward = is_leftward
+        gates = GATES[config.cell] * width
+        self.word = Linear(config.d_model, gates, bias=config.bias)
+        self.state = Linear(width, gates, bias=config.bias)
+
+    def start(self, inputs: Tensor) -> State:
+        """Return the state before the first word: zeros."""
+        return (inputs.new_zeros(len(inputs), self.width),) * PARTS[self.cell]
+
+    def forward(
+        self,
+        inputs: Float[Tensor, "batch length d_input"],
+        state: State,
+        is_read: Bool[Tensor, "batch length"] | None = None,
+    ) -> tuple[Float[Tensor, "batch length width"], State]:
+        """Return the state after each word, and the last; padding leaves the state as it was."""
+        from_words = self.word(inputs).unbind(dim=1)  # T times [B, G·W], one product for all
+        places = range(inputs.shape[1])
+        states, steps = {}, {}
+        for place in reversed(places) if self.is_leftward else places:
+            before = state
+            step, state = self.read(from_words[place], before)
+            if is_read is not None:
+                reads = is_read[:, place, None]
+                both = zip(state, before, strict=True)
+                state = tuple(torch.where(reads, new, old) for new, old in both)
+            states[place] = state[0]
+            if is_recording():
+                steps[place] = {
+                    **step._asdict(),
+                    **dict(zip(("before", "cell_before"), before, strict=False)),
+                    **dict(zip(("state", "cell"), state, strict=False)),
+                }
+        if steps:
+            tap(self, **{name: stacked(steps, name) for name in steps[0]})
+        return torch.stack([states[place] for place in places], dim=1), state
+
+    def read(self, from_word: Tensor, state: State) -> tuple[GruStep | LstmStep, State]:
+        """Read one word; returns the values of the step and the state after it."""
+        from_state = self.state(state[0])
+        if self.cell == "gru":
+            gru = gru_step(from_word, from_state, state[0])
+            return gru, (gru.state,)
+        lstm = lstm_step(from_word, from_state, state[1])
+        return lstm, (lstm.state, lstm.cell)
+
+
+def stacked(steps: dict[int, dict[str, Tensor]], name: str) -> Float[Tensor, "batch length width"]:
+    """Stack a value of every step in the order of the words."""
+    return torch.stack([steps[place][name] for place in sorted(steps)], dim=1)
+
+
+class EncoderRecurrence(nn.Module):
+    """A recurrent encoder layer; a bidirectional one returns [h_rightward ; h_leftward]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.d_model // 2 if config.bidirectional else config.d_model
+        self.rightward = Recurrence(config, width)
+        self.leftward = (
+            Recurrence(config, width, is_leftward=True) if config.bidirectional else None
+        )
+
+    def forward(
+        self, inputs: Float[Tensor, "batch length d_model"], is_read: Bool[Tensor, "batch length"]
+    ) -> tuple[Float[Tensor, "batch length d_model"], State]:
+        """Return the states of both directions side by side, and the last state of each."""
+        output, last = self.rightward(inputs, self.rightward.start(inputs), is_read)
+        if self.leftward is not None:
+            other, last_other = self.leftward(inputs, self.leftward.start(inputs), is_read)
+            output = torch.cat((output, other), dim=-1)  # [B, T, D]
+            last = tuple(torch.cat(parts, dim=-1) for parts in zip(last, last_other, strict=True))
+            tap(self, output=output)
+        return output, last
 
 
 @dataclass
 class StateCache:
-    """What a decoding carries from token to token: the state of each layer."""
+    """The state of each decoder layer, carried from token to token."""
 
     states: list[State]
     length: int = 0
@@ -40,36 +182,35 @@ class StateCache:
         self.states = [tuple(part[rows] for part in state) for state in self.states]
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """The same: nothing here is the source's alone."""
+        """Do the same as `select`: nothing in this cache depends on the source alone."""
         self.select(rows)
 
 
 class SourceAttention(nn.Module):
-    """The decoder's state looks at the encoder's states, and is joined by what it finds."""
+    """Attention of the decoder's states s to the encoder's states h (Luong et al., 2015, 3.1).
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        score: str,
-        attention_output: bool,
-        scale_scores: bool,
-        dropout: float,
-    ) -> None:
+    score = s · h or sᵀ W h; context = Σ softmax(score) h; the output is [context ; s], or
+    tanh(W_c [context ; s]) with `attention_output`.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.scale_scores = scale_scores
-        self.dropout = dropout
-        self.is_off = False  # switched off, it finds nothing wherever it looks
+        d_model = config.d_model
+        self.scale_scores = config.scale_scores
+        self.dropout = config.inner_dropout
+        self.is_off = False  # an intervention: with its values zero, the context is zero
         # W of e = sᵀ W h; applied to h it makes the key that s is compared with
-        self.key = nn.Linear(d_model, d_model, bias=False) if score == "multiplicative" else None
-        self.output = nn.Linear(2 * d_model, d_model, bias=False) if attention_output else None
+        self.key = (
+            Linear(d_model, d_model, bias=False) if config.attention == "multiplicative" else None
+        )
+        self.output = Linear(2 * d_model, d_model, bias=False) if config.attention_output else None
 
     def forward(
         self, states: States, memory: Memory
     ) -> Float[Tensor, "batch length d_model_or_twice"]:
         query, source = states[:, None], memory.states[:, None]  # one head: [B, 1, T or S, D]
         value = torch.zeros_like(source) if self.is_off else source
-        attended = attend(
+        attention = attend(
             query,
             source,
             value,
@@ -78,23 +219,23 @@ class SourceAttention(nn.Module):
             scale_scores=self.scale_scores,
             dropout=self.dropout if self.training else 0.0,
         )
-        joined = torch.cat((attended.context[:, 0], states), dim=-1)  # [B, T, 2D]
+        joined = torch.cat((attention.context[:, 0], states), dim=-1)  # [B, T, 2D]
         output = joined if self.output is None else torch.tanh(self.output(joined))
-        looked = {"query": query, "source": source, "value": value, **attended._asdict()}
-        tap(self, **looked, joined=joined, output=output)
+        stages = {"query": query, "source": source, "value": value, **attention._asdict()}
+        tap(self, **stages, joined=joined, output=output)
         return output
 
 
-class RecurrentEncoder(Side):
-    """Source ids in, the state after each source token out."""
+class RecurrentEncoder(Stack):
+    """Embedding and recurrent layers: source ids in, the state after each source token out."""
 
-    def __init__(
-        self, embedding: Embedding, layers: list[EncoderRecurrence], dropout: float
-    ) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
-        self.dropout = dropout
+        self.embedding = Embedding(config, vocab_size)
+        self.layers = nn.ModuleList(
+            EncoderRecurrence(config) for _ in range(config.num_encoder_layers)
+        )
+        self.dropout = config.dropout
 
     def forward(
         self, source: Int[Tensor, "batch source"], is_read: Bool[Tensor, "batch source"]
@@ -102,27 +243,23 @@ class RecurrentEncoder(Side):
         states, last = self.embedding(source), []
         for layer in self.layers:
             states, last_of_layer = layer(states, is_read)
-            states = drop(states, self.dropout, self.training)
+            states = dropout(states, self.dropout, self.training)
             last.append(last_of_layer)
         tap(self, output=states)
         return states, tuple(last)
 
 
-class RecurrentDecoder(Side):
-    """Target ids in, what the head reads of each out; the cache carries the states on."""
+class RecurrentDecoder(Stack):
+    """Embedding, recurrent layers and attention: target ids in, what the head reads out."""
 
-    def __init__(
-        self,
-        embedding: Embedding,
-        layers: list[Recurrence],
-        attention: SourceAttention | None,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
-        self.attention = attention
-        self.dropout = dropout
+        self.embedding = Embedding(config, vocab_size)
+        self.layers = nn.ModuleList(
+            Recurrence(config, config.d_model) for _ in range(config.num_decoder_layers)
+        )
+        self.attention = None if config.attention == "none" else SourceAttention(config)
+        self.dropout = config.dropout
 
     def forward(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: StateCache
@@ -131,13 +268,13 @@ class RecurrentDecoder(Side):
         cache.length += target.shape[1]
         for number, layer in enumerate(self.layers):
             states, cache.states[number] = layer(states, cache.states[number])
-            states = drop(states, self.dropout, self.training)
+            states = dropout(states, self.dropout, self.training)
         output: Tensor = states
         if self.attention is not None:
             output = self.attention(states, memory)
-            # What follows the first D numbers is the s of [context ; s], which was dropped above.
-            found, again = output[..., : states.shape[-1]], output[..., states.shape[-1] :]
-            output = torch.cat((drop(found, self.dropout, self.training), again), dim=-1)
+            # The s of [context ; s] follows the first D numbers; its dropout was applied above.
+            context, state = output[..., : states.shape[-1]], output[..., states.shape[-1] :]
+            output = torch.cat((dropout(context, self.dropout, self.training), state), dim=-1)
         tap(self, output=output)
         return output
 
@@ -145,53 +282,18 @@ class RecurrentDecoder(Side):
 class Recurrent(EncoderDecoder):
     """The encoder-decoder of GRUs or LSTMs, with attention or without."""
 
-    @classmethod
-    def from_config(
-        cls, config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, pad_id: int
-    ) -> "Recurrent":
-        """Build a freshly initialised model; nothing below this method sees the config."""
-
-        encoder_layers = [
-            EncoderRecurrence(
-                cell=config.cell,
-                d_model=config.d_model,
-                bias=config.bias,
-                bidirectional=config.bidirectional,
-            )
-            for _ in range(config.num_encoder_layers)
-        ]
-        decoder_layers = [
-            Recurrence(
-                cell=config.cell,
-                d_input=config.d_model,
-                width=config.d_model,
-                bias=config.bias,
-                is_leftward=False,
-            )
-            for _ in range(config.num_decoder_layers)
-        ]
-        attention = None
-        if config.attention != "none":
-            attention = SourceAttention(
-                d_model=config.d_model,
-                score=config.attention,
-                attention_output=config.attention_output,
-                scale_scores=config.scale_scores,
-                dropout=config.inner_dropout,
-            )
-        joins = attention is not None and attention.output is None
-        model = cls(
-            encoder=RecurrentEncoder(
-                new_embedding(config, source_vocab_size), encoder_layers, config.dropout
-            ),
-            decoder=RecurrentDecoder(
-                new_embedding(config, target_vocab_size), decoder_layers, attention, config.dropout
-            ),
-            head=nn.Linear(config.d_model * (1 + joins), target_vocab_size, bias=config.head_bias),
+    def __init__(
+        self, config: ModelConfig, source_vocab_size: int, target_vocab_size: int, pad_id: int
+    ) -> None:
+        decoder = RecurrentDecoder(config, target_vocab_size)
+        joins = decoder.attention is not None and decoder.attention.output is None
+        super().__init__(
+            config,
+            encoder=RecurrentEncoder(config, source_vocab_size),
+            decoder=decoder,
+            head=Linear(config.d_model * (1 + joins), target_vocab_size, bias=config.head_bias),
             pad_id=pad_id,
         )
-        model.share_embeddings(config.share_embeddings)
-        return model
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
         mask = padding_mask(source, self.pad_id)  # [B, 1, 1, S]
@@ -207,7 +309,7 @@ class Recurrent(EncoderDecoder):
         return states
 
     def new_cache(self, memory: Memory) -> StateCache:
-        """The decoder's layers begin with what those of the encoder have ended with."""
+        """Start each decoder layer from the final state of the encoder layer beside it."""
         return StateCache(list(memory.last))
 
     def source_attentions(self) -> list[str]:

@@ -1,195 +1,332 @@
-"""The encoder-decoder Transformer, built of the blocks in layers.py.
+"""The encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al., 2017).
 
-B batch, S source, T target, H heads, D d_model, V vocabulary.
+To be read from top to bottom: embedding, attention, feed-forward network, residual connection,
+encoder layer, decoder layer, encoder, decoder, and the model that joins them. The formulas are pure
+functions beside this file: masks and softmax(Q Kᵀ / √d_head) V in attention.py, sinusoids and
+rotation in positional.py. Sections are those of the paper.
+
+B batch, S source length, T target length, D d_model, H heads, K d_head = D / H, F d_ff.
+Masks are boolean, True = may attend, and end in [query, key]. Modules only allocate their weights;
+`init_weights` in base.py draws them. `tap` offers a layer's tensors to whoever records them.
 """
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
-from minitransformer.model.attention import causal_mask, padding_mask
+from minitransformer.model.attention import (
+    attend,
+    causal_mask,
+    merge_heads,
+    padding_mask,
+    split_heads,
+)
+from minitransformer.model.base import Cache, EncoderDecoder, Linear, Memory, Stack
 from minitransformer.model.cache import KeyValueCache, KeyValues, LayerCache
-from minitransformer.model.embedding import Embedding
-from minitransformer.model.encoder_decoder import (
-    Cache,
-    EncoderDecoder,
-    Memory,
-    Side,
-    new_embedding,
-)
-from minitransformer.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    MultiHeadAttention,
-    Residual,
-)
+from minitransformer.model.fast import dropout
+from minitransformer.model.positional import LearnedPositions, SinusoidalPositions, rotate
 from minitransformer.model.trace import tap
 from minitransformer.settings import ModelConfig
 
+States = Float[Tensor, "batch length d_model"]
 
-class Encoder(Side):
-    """Source ids in, one state per source token out."""
 
-    def __init__(self, embedding: Embedding, layers: list[EncoderLayer], norm: nn.Module) -> None:
+class Embedding(nn.Module):
+    """Token embeddings plus positional encodings (3.4 and 3.5): E[ids] · scale + PE[positions]."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
+        self.weight = nn.Parameter(torch.empty(vocab_size, config.d_model))
+        self.scale = config.d_model**0.5 if config.scale_embeddings else 1.0
+        self.dropout = config.dropout
+        self.positions: SinusoidalPositions | LearnedPositions | None = None
+        if config.position == "sinusoidal":
+            self.positions = SinusoidalPositions(config.d_model)
+        elif config.position == "learned":
+            self.positions = LearnedPositions(config.d_model, config.max_length)
+
+    def forward(self, ids: Int[Tensor, "batch length"], start: int = 0) -> States:
+        """Embed tokens, the first of which is at position `start` of its sentence."""
+        tokens = functional.embedding(ids, self.weight) * self.scale  # [B, T, D]
+        if self.positions is None:
+            total = tokens
+            tap(self, tokens=tokens, output=total)
+        else:
+            positions = self.positions(start, start + ids.shape[1])  # [T, D]
+            total = tokens + positions
+            tap(self, tokens=tokens, positions=positions, output=total)
+        return dropout(total, self.dropout, self.training)
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention (3.2.2): Concat(head_1 … head_H) W_O, where
+    head_h = softmax(Q_h K_hᵀ / √d_head) V_h, Q = x W_Q, K = key_value W_K, V = key_value W_V.
+
+    Self-attention: key_value is x itself. Cross-attention: key_value is the encoder's output.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        d_model = config.d_model
+        self.num_heads = config.num_heads
+        self.scale_scores = config.scale_scores
+        self.dropout = config.inner_dropout
+        self.query = Linear(d_model, d_model, bias=config.bias)
+        self.key = Linear(d_model, d_model, bias=config.bias)
+        self.value = Linear(d_model, d_model, bias=config.bias)
+        self.output = (
+            Linear(d_model, d_model, bias=config.bias) if config.attention_output else None
+        )
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch query d_model"],
+        key_value: Float[Tensor, "batch key_value d_model"],
+        mask: Bool[Tensor, "batch 1 #query key"],
+        positions: Int[Tensor, " query"] | None = None,
+        cache: KeyValues | None = None,
+    ) -> Float[Tensor, "batch query d_model"]:
+        """Let each vector of x attend to those of key_value that its row of the mask allows.
+
+        With positions, queries and keys are rotated by them (rotary self-attention). With a cache,
+        the keys and values of earlier calls come before those of key_value.
+        """
+        if cache is not None and cache.is_complete:  # the memory's, computed by an earlier call
+            key, value = cache.contents
+        else:
+            # Key and value before the query: the order of these lines is that in which gradients
+            # are summed, and so decides the last bits of what is trained.
+            key = split_heads(self.key(key_value), self.num_heads)  # [B, H, S, K]
+            value = split_heads(self.value(key_value), self.num_heads)  # [B, H, S, K]
+            if positions is not None:
+                key = rotate(key, positions)
+            if cache is not None:
+                key, value = cache.append(key, value)
+        query = split_heads(self.query(x), self.num_heads)  # [B, H, T, K]
+        if positions is not None:
+            query = rotate(query, positions)
+        attention = attend(
+            query,
+            key,
+            value,
+            mask,
+            scale_scores=self.scale_scores,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        merged = merge_heads(attention.context)  # [B, T, D]
+        output = merged if self.output is None else self.output(merged)
+        tap(self, query=query, key=key, value=value, **attention._asdict(), output=output)
+        return output
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward network (3.3): activation(x W_1 + b_1) W_2 + b_2."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.widen = Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.narrow = Linear(config.d_ff, config.d_model, bias=config.bias)
+        activations: dict[str, Callable[[Tensor], Tensor]] = {
+            "relu": functional.relu,
+            "gelu": functional.gelu,
+        }
+        self.activation = activations[config.activation]
+        self.dropout = config.inner_dropout
+
+    def forward(self, x: States) -> States:
+        widened = self.widen(x)  # [B, T, F]
+        hidden = self.activation(widened)
+        output: Tensor = self.narrow(dropout(hidden, self.dropout, self.training))
+        tap(self, widened=widened, hidden=hidden, output=output)
+        return output
+
+
+class Residual(nn.Module):
+    """Residual connection around a sublayer (3.1), with post-, pre- or no layer norm:
+    LayerNorm(x + sublayer(x)), x + sublayer(LayerNorm(x)), or x + sublayer(x).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        d_model, bias = config.d_model, config.bias
+        self.pre_norm = nn.LayerNorm(d_model, bias=bias) if config.norm == "pre" else None
+        self.post_norm = nn.LayerNorm(d_model, bias=bias) if config.norm == "post" else None
+        self.dropout = config.dropout
+
+    def forward(self, x: States, sublayer: Callable[[States], States]) -> States:
+        normed = x if self.pre_norm is None else self.pre_norm(x)
+        update = dropout(sublayer(normed), self.dropout, self.training)
+        total = x + update
+        output = total if self.post_norm is None else self.post_norm(total)
+        tap(self, states=x, normed=normed, update=update, total=total, output=output)
+        return output
+
+
+class EncoderLayer(nn.Module):
+    """
+    x ─┬─ self-attention ─(+)─┬─ feed-forward ─(+)─ output
+       └───────────────────┘  └─────────────────┘
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config) if config.d_ff else None
+        self.feed_forward_residual = Residual(config) if config.d_ff else None
+
+    def forward(
+        self,
+        x: States,
+        mask: Bool[Tensor, "batch 1 1 length"],
+        positions: Int[Tensor, " length"] | None = None,
+    ) -> States:
+        x = self.self_attention_residual(x, lambda x: self.self_attention(x, x, mask, positions))
+        if self.feed_forward_residual is not None:
+            x = self.feed_forward_residual(x, self.feed_forward)
+        return x
+
+
+class DecoderLayer(nn.Module):
+    """
+    x ─┬─ masked self-attention ─(+)─┬─ cross-attention ─(+)─┬─ feed-forward ─(+)─ output
+       └──────────────────────────┘  └────────────────────┘  └─────────────────┘
+                                          memory ─┘
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = MultiHeadAttention(config)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config) if config.d_ff else None
+        self.feed_forward_residual = Residual(config) if config.d_ff else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch target d_model"],
+        memory: Float[Tensor, "batch source d_model"],
+        self_mask: Bool[Tensor, "batch 1 #target earlier"],
+        memory_mask: Bool[Tensor, "batch 1 1 source"],
+        positions: Int[Tensor, " target"] | None = None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch target d_model"]:
+        own = cache.self_attention if cache else None
+        cross = cache.cross_attention if cache else None
+        x = self.self_attention_residual(
+            x, lambda x: self.self_attention(x, x, self_mask, positions, cache=own)
+        )
+        x = self.cross_attention_residual(
+            x, lambda x: self.cross_attention(x, memory, memory_mask, cache=cross)
+        )
+        if self.feed_forward_residual is not None:
+            x = self.feed_forward_residual(x, self.feed_forward)
+        return x
+
+
+def final_norm(config: ModelConfig) -> nn.Module:
+    """Normalise the output of pre-norm layers, which is a plain sum; the others need no more."""
+    if config.norm == "pre":
+        return nn.LayerNorm(config.d_model, bias=config.bias)
+    return nn.Identity()
+
+
+class Encoder(Stack):
+    """Embedding and N encoder layers (3.1): source ids in, one vector per source token out."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding = Embedding(config, vocab_size)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
+        self.norm = final_norm(config)
 
     def forward(
         self,
         source: Int[Tensor, "batch source"],
         mask: Bool[Tensor, "batch 1 1 source"],
-        positions: Int[Tensor, " source"] | None,
+        positions: Int[Tensor, " source"] | None = None,
     ) -> Float[Tensor, "batch source d_model"]:
-        states = self.embedding(source)
+        x = self.embedding(source)
         for layer in self.layers:
-            states = layer(states, mask, positions)
-        output: Tensor = self.norm(states)
+            x = layer(x, mask, positions)
+        output: Tensor = self.norm(x)
         tap(self, mask=mask, output=output)
         return output
 
 
-class Decoder(Side):
-    """Target ids in, one state per target token out; each sees only itself and what came before."""
+class Decoder(Stack):
+    """Embedding and N decoder layers (3.1): target ids in, one vector per target token out."""
 
-    def __init__(self, embedding: Embedding, layers: list[DecoderLayer], norm: nn.Module) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
+        self.embedding = Embedding(config, vocab_size)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
+        self.norm = final_norm(config)
 
     def forward(
         self,
         target: Int[Tensor, "batch target"],
-        self_mask: Bool[Tensor, "batch 1 target key"],
         memory: Memory,
-        positions: Int[Tensor, " target"] | None,
-        cache: KeyValueCache,
+        mask: Bool[Tensor, "batch 1 #target earlier"],
+        start: int = 0,
+        positions: Int[Tensor, " target"] | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
-        start = cache.length - target.shape[1]
-        states = self.embedding(target, start)
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            states = layer(states, self_mask, memory.mask, positions, layer_cache)
-        output: Tensor = self.norm(states)
-        tap(self, mask=self_mask, output=output)
+        x = self.embedding(target, start)
+        for number, layer in enumerate(self.layers):
+            layer_cache = cache.layers[number] if cache else None
+            x = layer(x, memory.states, mask, memory.mask, positions, layer_cache)
+        output: Tensor = self.norm(x)
+        tap(self, mask=mask, output=output)
         return output
 
 
 class Transformer(EncoderDecoder):
-    """The encoder-decoder Transformer."""
+    """The encoder-decoder Transformer: encode, decode, and a dense head over the vocabulary."""
 
     def __init__(
-        self, *, encoder: Encoder, decoder: Decoder, head: nn.Linear, pad_id: int, rotary: bool
+        self, config: ModelConfig, source_vocab_size: int, target_vocab_size: int, pad_id: int
     ) -> None:
-        super().__init__(encoder=encoder, decoder=decoder, head=head, pad_id=pad_id)
-        self.rotary = rotary
-
-    @classmethod
-    def from_config(
-        cls, config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, pad_id: int
-    ) -> "Transformer":
-        """Build a freshly initialised model; nothing below this method sees the config."""
-
-        def new_attention() -> MultiHeadAttention:
-            return MultiHeadAttention(
-                d_model=config.d_model,
-                num_heads=config.num_heads,
-                bias=config.bias,
-                attention_output=config.attention_output,
-                scale_scores=config.scale_scores,
-                dropout=config.inner_dropout,
-            )
-
-        def new_feed_forward() -> FeedForward | None:
-            if config.d_ff == 0:
-                return None
-            return FeedForward(
-                d_model=config.d_model,
-                d_ff=config.d_ff,
-                bias=config.bias,
-                activation=config.activation,
-                dropout=config.inner_dropout,
-            )
-
-        def new_residual() -> Residual:
-            return Residual(
-                d_model=config.d_model, norm=config.norm, bias=config.bias, dropout=config.dropout
-            )
-
-        def new_final_norm() -> nn.Module:  # post-norm layers end normed, pre-norm ones do not
-            if config.norm == "pre":
-                return nn.LayerNorm(config.d_model, bias=config.bias)
-            return nn.Identity()
-
-        encoder_layers = [
-            EncoderLayer(
-                self_attention=new_attention(),
-                feed_forward=new_feed_forward(),
-                new_residual=new_residual,
-            )
-            for _ in range(config.num_encoder_layers)
-        ]
-        decoder_layers = [
-            DecoderLayer(
-                self_attention=new_attention(),
-                cross_attention=new_attention(),
-                feed_forward=new_feed_forward(),
-                new_residual=new_residual,
-            )
-            for _ in range(config.num_decoder_layers)
-        ]
-        model = cls(
-            encoder=Encoder(
-                new_embedding(config, source_vocab_size), encoder_layers, new_final_norm()
-            ),
-            decoder=Decoder(
-                new_embedding(config, target_vocab_size), decoder_layers, new_final_norm()
-            ),
-            head=nn.Linear(config.d_model, target_vocab_size, bias=config.head_bias),
+        super().__init__(
+            config,
+            encoder=Encoder(config, source_vocab_size),
+            decoder=Decoder(config, target_vocab_size),
+            head=Linear(config.d_model, target_vocab_size, bias=config.head_bias),
             pad_id=pad_id,
-            rotary=config.position == "rotary",
         )
-        model.share_embeddings(config.share_embeddings)
-        return model
+        self.rotary = config.position == "rotary"
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
-        mask = padding_mask(source, self.pad_id)
-        positions = self.positions_for(source, 0)
-        return Memory(self.encoder(source, mask, positions), mask)
+        mask = padding_mask(source, self.pad_id)  # [B, 1, 1, S]
+        return Memory(self.encoder(source, mask, self.rotary_positions(source, 0)), mask)
 
     def decode_states(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
     ) -> Float[Tensor, "batch target d_model"]:
-        cache = self.new_cache(memory) if cache is None else cache
-        assert isinstance(cache, KeyValueCache)
-        positions = self.positions_for(target, cache.length)
-        cache.target_mask = torch.cat(
-            (cache.target_mask, padding_mask(target, self.pad_id)), dim=-1
-        )
-        mask = cache.target_mask
+        assert cache is None or isinstance(cache, KeyValueCache)
+        start = cache.length if cache else 0  # the position of the first token of `target`
+        mask = padding_mask(target, self.pad_id)  # [B, 1, 1, T]
+        if cache is not None:
+            mask = cache.append_mask(mask)  # of all tokens so far
         if target.shape[1] > 1:  # nothing is later than a single token
-            mask = mask & causal_mask(target.shape[1], cache.length, target.device)
-        states: Tensor = self.decoder(target, mask, memory, positions, cache)
+            mask = mask & causal_mask(target.shape[1], mask.shape[-1], target.device)
+        positions = self.rotary_positions(target, start)
+        states: Tensor = self.decoder(target, memory, mask, start, positions, cache)
         return states
 
     def new_cache(self, memory: Memory) -> KeyValueCache:
-        """An empty cache for this memory, the source's keys and values projected once."""
-        layers = []
-        for layer in self.decoder.layers:
-            assert isinstance(layer, DecoderLayer)
-            cross = layer.cross_attention.project(memory.states)
-            nothing = cross.key[:, :, :0]  # [B, H, 0, K]
-            layers.append(LayerCache(KeyValues(nothing, nothing), cross))
-        return KeyValueCache(layers, memory.mask[..., :0])
+        return KeyValueCache(len(self.decoder.layers))
 
     def source_attentions(self) -> list[str]:
         numbers = range(len(self.decoder.layers))
         return [f"decoder.layers.{number}.cross_attention" for number in numbers]
 
-    def positions_for(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
-        """The places that rotary attention turns by; None for every other encoding."""
+    def rotary_positions(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
+        """The positions to rotate by; None for every other positional encoding."""
         if not self.rotary:
             return None
         return torch.arange(start, start + ids.shape[1], device=ids.device)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from minitransformer.data.batching import Batch
 from minitransformer.data.tokens import PAD_ID
-from minitransformer.model.recurrence import Recurrence
+from minitransformer.model.loss import TrainingLoss
+from minitransformer.model.recurrent import Recurrence
 from minitransformer.model.trace import record
-from minitransformer.training.gradients import Objective
 
 
 class Stage(NamedTuple):
@@ -31,7 +31,9 @@ class Trouble(NamedTuple):
     stages: list[Stage]  # up to there
 
 
-def find_trouble(objective: Objective, batch: Batch, *, seed: int, scale: float) -> Trouble | None:
+def find_trouble(
+    training_loss: TrainingLoss, batch: Batch, *, seed: int, scale: float
+) -> Trouble | None:
     """Compute a batch as training did, from the same random numbers, and look at every stage.
 
     `scale` is what its summed loss was multiplied with.
@@ -43,10 +45,11 @@ def find_trouble(objective: Objective, batch: Batch, *, seed: int, scale: float)
         is_chosen = torch.zeros(len(batch.source), 1, dtype=torch.bool, device=batch.source.device)
         is_chosen[rows] = True
         labels = batch.target_output.masked_fill(~is_chosen, PAD_ID)  # [B, T]
-        loss: Tensor = objective(batch._replace(target_output=labels)).objective * scale
+        result = training_loss(*batch._replace(target_output=labels))
+        loss: Tensor = result.objective * scale
         return loss
 
-    model, every_row = objective.model, list(range(len(batch.source)))
+    model, every_row = training_loss.model, list(range(len(batch.source)))
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
 
     def bad_gradient(rows: list[int]) -> str:

@@ -18,6 +18,8 @@ from minitransformer.data.encoding import EncodedPair
 from minitransformer.errors import CheckpointError, DivergedError
 from minitransformer.judging import Evaluation, batches_by_length, teacher_forced
 from minitransformer.line_translation import without_controls
+from minitransformer.metrics import Sum
+from minitransformer.model.loss import TrainingLoss
 from minitransformer.schema import Mistake, Range, build_section
 from minitransformer.search import evaluating
 from minitransformer.seeding import mix
@@ -30,7 +32,6 @@ from minitransformer.storage import (
     tensor_bytes,
 )
 from minitransformer.training.divergence import find_trouble
-from minitransformer.training.gradients import Fit, Objective
 from minitransformer.weights import model_tensors
 
 if TYPE_CHECKING:
@@ -72,20 +73,20 @@ class Incident:
 
 
 def stopped_step(
-    trainer: "Trainer", batches: list[Batch], step: int, rate: float, fit: Fit, norm: float
+    trainer: "Trainer", batches: list[Batch], step: int, rate: float, loss: Sum, norm: float
 ) -> DivergedError:
     """Find and keep what made a step's gradient no number; all processes look at their batches."""
     ranks, seed = trainer.ranks, trainer.config.training.seed
     trainer.model.zero_grad()
-    objective = Objective(trainer.model, trainer.config.training)
+    training_loss = TrainingLoss(trainer.model, trainer.config.training)
     stream, before = trainer.stream, trainer.state
     stream.move_to(epoch=before.epoch, index=before.batch_index)
     found = b""
     for number, batch in enumerate(batches):
         places = stream.next_places()[ranks.rank :: ranks.world_size].tolist()
         batch_seed = mix(seed, step, ranks.rank << 32 | number)
-        scale = ranks.world_size / fit.loss.count
-        trouble = find_trouble(objective, batch, seed=batch_seed, scale=scale)
+        scale = ranks.world_size / loss.count
+        trouble = find_trouble(training_loss, batch, seed=batch_seed, scale=scale)
         if trouble and places and not found:
             pairs = [trainer.encoded["train"][place] for place in places]
             incident = Incident(
@@ -97,10 +98,7 @@ def stopped_step(
             )  # fmt: skip
             found = json.dumps(dataclasses.asdict(incident)).encode()
     told = [each for each in ranks.gather(found) if each]
-    what = (
-        f"the gradient of step {step} is {norm} "
-        f"(loss {fit.loss.mean:.4g}, learning rate {rate:.4g})"
-    )
+    what = f"the gradient of step {step} is {norm} (loss {loss.mean:.4g}, learning rate {rate:.4g})"
     incident = parsed(json.loads(told[0]), "told") if told else Incident(step=step)
     return keep(trainer, incident, what)
 
@@ -110,13 +108,13 @@ def stopped_evaluation(trainer: "Trainer", name: str, evaluation: Evaluation) ->
     encoded = trainer.encoded[name][: len(trainer.texts[name])]
     start_id, step = trainer.tokenizer.start_id, trainer.state.step
     incident = Incident(step=step)
-    objective = Objective(trainer.model, trainer.config.training)
+    training_loss = TrainingLoss(trainer.model, trainer.config.training)
     for places in batches_by_length(encoded, trainer.config.evaluation.batch_size):
         pairs = [encoded[place] for place in places]
         batch = make_batch(pairs, start_id).to(trainer.device)
         with evaluating(trainer.model):
             is_finite = torch.tensor(teacher_forced(trainer.model, batch)[0]).isfinite()
-            trouble = None if is_finite else find_trouble(objective, batch, seed=0, scale=1.0)
+            trouble = None if is_finite else find_trouble(training_loss, batch, seed=0, scale=1.0)
         if trouble:
             incident = Incident(
                 step=step, is_training=False, start_id=start_id,

@@ -4,7 +4,7 @@ from minitransformer.checkpoint import RunFolder
 from minitransformer.config import changed_keys
 from minitransformer.data.preparation import Prepared, prepare
 from minitransformer.errors import CheckpointError
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.saved_step import State, refuse_other_settings
 from minitransformer.settings import Config
 from minitransformer.storage import checksum, replace_folder

@@ -9,7 +9,7 @@ from minitransformer.data.corpus import Pair
 from minitransformer.data.encoding import EncodedSplit
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.judging import Evaluation, Judged, batches_by_length, judge, summarize
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.saved_step import State
 from minitransformer.settings import Config
 from minitransformer.training.distributed import Ranks

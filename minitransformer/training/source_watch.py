@@ -9,7 +9,7 @@ import math
 from minitransformer.data.batching import make_batch
 from minitransformer.data.encoding import EncodedPair, EncodedSplit
 from minitransformer.judging import teacher_forced
-from minitransformer.model.encoder_decoder import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder
 from minitransformer.saved_step import State
 
 PAIRS = 64

@@ -4,24 +4,28 @@ import json
 import math
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitransformer.checkpoint import RunFolder
-from minitransformer.data.batching import BatchStream
+from minitransformer.data.batching import Batch, BatchStream
+from minitransformer.data.tokens import EOS_ID, PAD_ID
 from minitransformer.errors import DivergedError
 from minitransformer.judging import Evaluation
+from minitransformer.metrics import Sum
 from minitransformer.metrics_file import append_rows, cut_rows
+from minitransformer.model.base import build_model
+from minitransformer.model.loss import HeadLoss, TrainingLoss
 from minitransformer.saved_step import State, first_not_finite
 from minitransformer.seeding import mix
 from minitransformer.settings import Config
 from minitransformer.storage import bytes_to_tensors, read_tensors, tensor_bytes
 from minitransformer.training.beginning import Beginning, begin
 from minitransformer.training.distributed import Ranks
-from minitransformer.training.gradients import Objective, add_gradients, settle
 from minitransformer.training.incident import stopped_evaluation, stopped_step
 from minitransformer.training.optimizer import AdamW, freeze_all_but
 from minitransformer.training.resuming import take_up
@@ -31,7 +35,7 @@ from minitransformer.training.selection import note_best
 from minitransformer.training.signals import StopSignals
 from minitransformer.training.source_watch import SourceWatch
 from minitransformer.training.watcher import StepReport, Watcher
-from minitransformer.weights import build_model, copy_into, model_tensors
+from minitransformer.weights import copy_into, model_tensors
 
 INITIALIZATION = 2**62  # stands where a step's number would, so that no step repeats its draw
 
@@ -51,105 +55,31 @@ class Trainer:
         ranks: Ranks | None = None,
     ) -> None:
         self.config = config
-        self.ranks = ranks = ranks or Ranks()
         self.run_folder = run
         self.device = device
         self.watchers = watchers
-        if config.training.threads:
-            torch.set_num_threads(config.training.threads)
-        elif ranks.world_size > 1:
-            torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.world_size))
-        beginning = begin(config, run, ranks, fresh=fresh)
-        prepared = beginning.prepared
-        self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
-        self.notes: list[str] = [*prepared.notes]
+        self.ranks = ranks or Ranks()
+        set_threads(config, self.ranks)
+        beginning = begin(config, run, self.ranks, fresh=fresh)
         self.has_other_settings = bool(beginning.changes)  # than when the run began
-        if beginning.changes:
-            changes = "; ".join(beginning.changes.values())
-            self.notes.insert(0, f"changed since the run began: {changes}")
-        if not beginning.resumes:
-            self.notes += self.tokenizer.size_notes(config)
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world_size))
-        if here > (cores := os.cpu_count() or 1) and device.type == "cpu":
-            self.notes.append(f"{here} processes share {cores} cores")
-        self.encoded = prepared.encoded
-        self.example = self.corpus.train.first(1)[0].source
-        # What is evaluated stays in memory as text; the rest does not.
-        self.texts = {"train": self.corpus.train.first(config.evaluation.train_pairs)}
-        if "valid" in self.corpus.splits:
-            self.texts["valid"] = list(self.corpus.splits["valid"])
-        self.stream = BatchStream(
-            self.encoded["train"],
-            batch_tokens=config.training.batch_tokens,
-            seed=config.training.seed,
-            start_id=self.tokenizer.start_id,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-        )
-        torch.manual_seed(mix(config.training.seed, INITIALIZATION))
-        self.model = build_model(config, self.tokenizer)
-        self.model.to(device)
-        self.state = State(data_fingerprint=prepared.fingerprint)
-        with ranks.same_fate():
-            if config.training.start_from and not beginning.resumes and ranks.is_first:
-                where = config.training.start_from
-                starting_weights = starting_weights or read_tensors(Path(where).resolve())
-                copy_into(model_tensors(self.model), starting_weights, where)
+        self.notes = self.first_notes(beginning)
+        self.load_data(beginning)
+        self.build_model()
+        with self.ranks.same_fate():
+            if not beginning.resumes:
+                self.load_starting_weights(starting_weights)
             freeze_all_but(self.model, config.training.train_only)
             self.optimizer = AdamW(self.model, config.training)
-            if ranks.is_first and beginning.resumes:
-                self.resume(beginning)
-            if ranks.is_first and not self.is_finished:
-                # Rather now than after an hour that there is no room.
-                with run.room_for(self.optimizer.bytes_to_save(), "a checkpoint"):
-                    if fresh and (aside := run.move_aside()):
-                        self.notes.append(f"moved the old run to {aside}")
-                    if not beginning.resumes:
-                        run.create(config, self.tokenizer)
+            if self.ranks.is_first:
+                self.open_run(beginning, fresh=fresh)
         if beginning.resumes:
             self.share_position()
-        self.objective = ranks.wrap(Objective(self.model, config.training))
-        if ranks.world_size > 1:
-            settle(self.objective, device)
+        self.training_loss = self.ranks.wrap(TrainingLoss(self.model, config.training))
+        if self.ranks.world_size > 1:
+            warm_up(self.training_loss, device)
         self.source_watch = SourceWatch(self.model, self.encoded, self.tokenizer.start_id)
         self.saved_step = self.state.step
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
-
-    def resume(self, beginning: Beginning) -> None:
-        """Continue from the newest whole checkpoint."""
-        self.state, notes = take_up(
-            self.run_folder, self.config, beginning.prepared, beginning.changes,
-            self.model, self.optimizer,
-        )  # fmt: skip
-        self.notes += notes
-        if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
-            self.notes.append(complaint)
-        if not self.is_finished:
-            self.run_folder.save_config(self.config)
-
-    def share_position(self) -> None:
-        """All processes continue where the first one has read that the run stands."""
-        self.share_state()
-        if self.ranks.world_size > 1:
-            memory = self.ranks.share(tensor_bytes(self.optimizer.memory))
-            self.optimizer.load(bytes_to_tensors(memory))
-        self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
-
-    def share_state(self) -> None:
-        """All processes know what the first one does."""
-        if self.ranks.world_size == 1:
-            return
-        told = self.ranks.share(json.dumps(asdict(self.state)).encode())
-        self.state = State(**json.loads(told))
-
-    @property
-    def is_finished(self) -> bool:
-        return self.state.step >= self.config.training.steps or self.has_lost_patience
-
-    @property
-    def has_lost_patience(self) -> bool:
-        """Has the metric not become better for as many evaluations as the config waits?"""
-        return 0 < self.config.training.patience <= self.state.evaluations_since_best
 
     def run(self) -> int:
         """Train to the last step, or to a signal; returns the exit code."""
@@ -178,32 +108,39 @@ class Trainer:
         return exit_code
 
     def step(self) -> StepReport:
-        """One optimizer step over `accumulate` batches, normalised by all of their tokens."""
+        """Take one optimizer step over `accumulate` batches: loss, backward, clip, AdamW."""
         began = time.perf_counter()
-        training = self.config.training
-        number = self.state.step + 1
-        rate = learning_rate(
-            number,
-            schedule=training.schedule,
-            peak=training.learning_rate,
-            warmup_steps=training.warmup_steps,
-            total_steps=training.steps,
-        )
+        training, ranks, step = self.config.training, self.ranks, self.state.step + 1
+        rate = learning_rate(step, training)
         batches = [self.stream.next().to(self.device) for _ in range(training.accumulate)]
-        fit = add_gradients(self.objective, batches, self.ranks, seed=training.seed, step=number)
+        (num_tokens,) = ranks.totals(sum(batch.num_target_tokens for batch in batches))
+        total_loss = num_right = 0.0
+        self.training_loss.train()
+        for number, batch in enumerate(batches):
+            # A seed from what is computed, not from what ran before: no random state is saved.
+            torch.manual_seed(mix(training.seed, step, ranks.rank << 32 | number))
+            is_last = number == len(batches) - 1
+            with nullcontext() if is_last else ranks.without_exchange(self.training_loss):
+                result: HeadLoss = self.training_loss(*batch)
+                # all_reduce takes the mean over processes; this makes it the mean over tokens.
+                (result.objective * (ranks.world_size / num_tokens)).backward()  # type: ignore[no-untyped-call]
+            total_loss += float(result.loss)
+            num_right += int(result.num_right)
+        total_loss, num_right = ranks.totals(total_loss, num_right)
+        loss, accuracy = Sum(total_loss, int(num_tokens)), Sum(num_right, int(num_tokens))
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), training.clip_norm or float("inf")
         )
-        if not norm.isfinite():  # before it can reach the weights, let alone a checkpoint
-            raise stopped_step(self, batches, number, rate, fit, float(norm))
+        if not norm.isfinite():  # the weights are still as they were
+            raise stopped_step(self, batches, step, rate, loss, float(norm))
         self.optimizer.step(rate)
         seconds = time.perf_counter() - began
-        self.state.step = number
+        self.state.step = step
         self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
         self.state.seconds += seconds
-        self.tokens_since_evaluation += fit.loss.count
+        self.tokens_since_evaluation += loss.count
         self.seconds_since_evaluation += seconds
-        return StepReport(fit.loss, fit.accuracy, rate, float(norm), seconds)
+        return StepReport(loss, accuracy, rate, float(norm), seconds)
 
     def evaluate(self) -> None:
         """Score both splits together with the other processes; the first one tells the scores."""
@@ -246,3 +183,118 @@ class Trainer:
         for watcher in self.watchers:
             watcher.on_save(self)
         self.run_folder.save(self.state, weights, memory, self.config)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state.step >= self.config.training.steps or self.has_lost_patience
+
+    @property
+    def has_lost_patience(self) -> bool:
+        """Has the metric not become better for as many evaluations as the config waits?"""
+        return 0 < self.config.training.patience <= self.state.evaluations_since_best
+
+    def load_data(self, beginning: Beginning) -> None:
+        """Take the corpus and tokenizer, and open the stream of this process's batches."""
+        prepared, config = beginning.prepared, self.config
+        self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
+        self.encoded = prepared.encoded
+        self.state = State(data_fingerprint=prepared.fingerprint)
+        self.example = self.corpus.train.first(1)[0].source
+        # What is evaluated stays in memory as text; the rest does not.
+        self.texts = {"train": self.corpus.train.first(config.evaluation.train_pairs)}
+        if "valid" in self.corpus.splits:
+            self.texts["valid"] = list(self.corpus.splits["valid"])
+        self.stream = BatchStream(
+            self.encoded["train"],
+            batch_tokens=config.training.batch_tokens,
+            seed=config.training.seed,
+            start_id=self.tokenizer.start_id,
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+        )
+
+    def build_model(self) -> None:
+        """Build the model; the seed decides its weights."""
+        torch.manual_seed(mix(self.config.training.seed, INITIALIZATION))
+        sizes = len(self.tokenizer.source), len(self.tokenizer.target)
+        self.model = build_model(self.config.model, *sizes, PAD_ID).to(self.device)
+
+    def load_starting_weights(self, weights: dict[str, Tensor] | None) -> None:
+        """Load the weights of `training.start_from`; `wrap` sends them to the other processes."""
+        where = self.config.training.start_from
+        if where and self.ranks.is_first:
+            weights = weights or read_tensors(Path(where).resolve())
+            copy_into(model_tensors(self.model), weights, where)
+
+    def open_run(self, beginning: Beginning, *, fresh: bool) -> None:
+        """Continue the run folder from its newest checkpoint, or create it."""
+        if beginning.resumes:
+            self.resume(beginning)
+        if self.is_finished:
+            return
+        # A full disk is reported now, not after an hour of training.
+        with self.run_folder.room_for(self.optimizer.bytes_to_save(), "a checkpoint"):
+            if fresh and (aside := self.run_folder.move_aside()):
+                self.notes.append(f"moved the old run to {aside}")
+            if not beginning.resumes:
+                self.run_folder.create(self.config, self.tokenizer)
+
+    def resume(self, beginning: Beginning) -> None:
+        """Continue from the newest whole checkpoint."""
+        self.state, notes = take_up(
+            self.run_folder, self.config, beginning.prepared, beginning.changes,
+            self.model, self.optimizer,
+        )  # fmt: skip
+        self.notes += notes
+        if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
+            self.notes.append(complaint)
+        if not self.is_finished:
+            self.run_folder.save_config(self.config)
+
+    def share_position(self) -> None:
+        """All processes continue where the first one has read that the run stands."""
+        self.share_state()
+        if self.ranks.world_size > 1:
+            memory = self.ranks.share(tensor_bytes(self.optimizer.memory))
+            self.optimizer.load(bytes_to_tensors(memory))
+        self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
+
+    def share_state(self) -> None:
+        """All processes know what the first one does."""
+        if self.ranks.world_size == 1:
+            return
+        told = self.ranks.share(json.dumps(asdict(self.state)).encode())
+        self.state = State(**json.loads(told))
+
+    def first_notes(self, beginning: Beginning) -> list[str]:
+        """Return what the user should know before the first step."""
+        notes = [*beginning.prepared.notes]
+        if beginning.changes:
+            changes = "; ".join(beginning.changes.values())
+            notes.insert(0, f"changed since the run began: {changes}")
+        if not beginning.resumes:
+            notes += beginning.prepared.tokenizer.size_notes(self.config)
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks.world_size))
+        if here > (cores := os.cpu_count() or 1) and self.device.type == "cpu":
+            notes.append(f"{here} processes share {cores} cores")
+        return notes
+
+
+def set_threads(config: Config, ranks: Ranks) -> None:
+    """Use `training.threads` threads; processes that share a machine share its cores."""
+    if config.training.threads:
+        torch.set_num_threads(config.training.threads)
+    elif ranks.world_size > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.world_size))
+
+
+def warm_up(training_loss: nn.Module, device: torch.device) -> None:
+    """Run `DistributedDataParallel` once, on a batch without labels.
+
+    It orders the gradients anew after its first pass. Sums over three and more processes depend on
+    that order, and a run that is continued must not differ from a whole one.
+    """
+    id, nothing = torch.tensor([[EOS_ID]]), torch.tensor([[PAD_ID]])
+    result: HeadLoss = training_loss(*Batch(id, id, nothing).to(device))
+    result.objective.backward()  # type: ignore[no-untyped-call]
+    training_loss.zero_grad()

@@ -7,15 +7,16 @@ from torch import Tensor, nn
 
 from minitransformer.explain.worked.matrices import Value, expect, matrix, size, whole
 from minitransformer.model.attention import (
-    Attended,
+    AttentionOutput,
+    apply_mask,
     attend,
     causal_mask,
     dot_scores,
-    hide,
     multiplicative_scores,
 )
-from minitransformer.model.layers import MultiHeadAttention
 from minitransformer.model.positional import position_angles, sinusoid_table
+from minitransformer.model.transformer import MultiHeadAttention
+from minitransformer.settings import ModelConfig
 
 
 def similarity(query: Value, key: Value) -> Tensor:
@@ -43,10 +44,12 @@ def masked(scores: Value) -> Tensor:
     scores = matrix(scores)
     is_square = scores.shape[0] == scores.shape[1]
     expect(is_square, f"scores of all tokens are square; these are {size(scores)}")
-    return hide(scores, causal_mask(*scores.shape))
+    return apply_mask(scores, causal_mask(*scores.shape))
 
 
-def attended(query: Value, key: Value, value: Value, *, scaled: bool, masked: bool) -> Attended:
+def attended(
+    query: Value, key: Value, value: Value, *, scaled: bool, masked: bool
+) -> AttentionOutput:
     query, key, value = matrix(query), matrix(key), matrix(value)
     similarity(query, key)
     fits = key.shape[0] == value.shape[0]
@@ -78,10 +81,8 @@ def our_layer(
 ) -> Tensor:
     """Our MultiHeadAttention with one head and a sheet's matrices."""
     queries, looked_at = matrix(queries), matrix(looked_at)
-    layer = MultiHeadAttention(
-        d_model=queries.shape[1], num_heads=1, bias=False, attention_output=True,
-        scale_scores=True, dropout=0.0,
-    ).double()  # fmt: skip
+    config = ModelConfig(d_model=queries.shape[1], attention_output=True)
+    layer = MultiHeadAttention(config).double()
     assert layer.output is not None
     for linear, weight in (
         (layer.query, w_query), (layer.key, w_key), (layer.value, w_value),
@@ -89,7 +90,7 @@ def our_layer(
     ):  # fmt: skip
         linear.weight.copy_(matrix(weight).T)
     mask = mask_of(queries, looked_at, masked)
-    output: Tensor = layer(queries[None], layer.project(looked_at[None]), mask[None, None])
+    output: Tensor = layer(queries[None], looked_at[None], mask[None, None])
     return output[0]
 
 

@@ -14,8 +14,8 @@ from minitransformer.errors import CheckpointError, ConfigError, SheetError, did
 from minitransformer.explain.worked.formulas import evaluate, read_formula
 from minitransformer.explain.worked.sheet import Sheet
 from minitransformer.explain.worked.sheet_reader import SHIPPED, load_shipped
+from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.trace import record
-from minitransformer.model.transformer import Transformer
 from minitransformer.settings import ModelConfig
 from minitransformer.weights import copy_into, model_tensors
 
@@ -57,7 +57,7 @@ def shipped_weights(name: str) -> dict[str, Tensor] | None:
     return {key: tensor.float() for key, tensor in sheet_weights(sheet).items()}
 
 
-def build_sheet_model(sheet: Sheet) -> Transformer:
+def build_sheet_model(sheet: Sheet) -> EncoderDecoder:
     """The Transformer of a sheet, in float64; its dense head is drawn, for sheets print none."""
     tensors = sheet_weights(sheet)
     places = tensors.get("encoder.embedding.positions.table", torch.zeros(1))
@@ -67,12 +67,8 @@ def build_sheet_model(sheet: Sheet) -> Transformer:
         max_length=len(places),
         scale_scores=False,
     )
-    model = Transformer.from_config(
-        config,
-        source_vocab_size=len(tensors["encoder.embedding.weight"]),
-        target_vocab_size=len(tensors["decoder.embedding.weight"]),
-        pad_id=PAD_ID,
-    ).double()
+    source, target = (tensors[f"{side}.embedding.weight"] for side in ("encoder", "decoder"))
+    model = build_model(config, len(source), len(target), PAD_ID).double()
     own = model_tensors(model)
     own = {name: tensor for name, tensor in own.items() if not name.startswith("head.")}
     try:

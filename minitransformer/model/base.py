@@ -1,0 +1,156 @@
+"""What every kind of model offers: encode(source) -> Memory, decode(target, memory) -> logits.
+
+Training, search and tracing use these two methods and know nothing else of a model.
+B batch, S source length, T target length, D d_model, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from minitransformer.model.trace import tap
+from minitransformer.settings import ModelConfig
+
+if TYPE_CHECKING:
+    from minitransformer.model.transformer import Embedding
+
+
+class Memory(NamedTuple):
+    """The encoder's output, which the decoder attends to."""
+
+    states: Float[Tensor, "batch source d_model"]
+    mask: Bool[Tensor, "batch 1 1 source"]  # True = a token, False = padding
+    last: tuple[tuple[Tensor, ...], ...] = ()  # of a recurrent encoder: each layer's final state
+
+    def select(self, rows: Int[Tensor, " rows"]) -> "Memory":
+        """Return these rows of the batch, in this order."""
+        last = tuple(tuple(part[rows] for part in state) for state in self.last)
+        return Memory(self.states[rows], self.mask[rows], last)
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What `decode` keeps from call to call, so that each call computes only its new tokens."""
+
+    @property
+    def length(self) -> int:
+        """How many target tokens have been decoded."""
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these rows of the batch, in this order; a row may be kept more than once."""
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """Do what `select` does, where every row is replaced by one with the same source."""
+
+
+class Stack(nn.Module):
+    """An encoder or a decoder: an embedding and the layers above it."""
+
+    embedding: "Embedding"
+    layers: nn.ModuleList
+
+
+class Linear(nn.Linear):
+    """Allocate the weights of `nn.Linear` without drawing them: `init_weights` does that."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class EncoderDecoder(nn.Module, ABC):
+    """A model that translates: an encoder, a decoder, and a dense head over the vocabulary."""
+
+    rotary = False  # does self-attention rotate queries and keys by their positions?
+
+    def __init__(
+        self, config: ModelConfig, encoder: Stack, decoder: Stack, head: Linear, pad_id: int
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head = head
+        self.pad_id = pad_id
+        self.embedding_std = config.embedding_std
+        if config.share_embeddings in ("target", "all"):
+            self.head.weight = self.decoder.embedding.weight
+        if config.share_embeddings == "all":
+            assert self.encoder.embedding.weight.shape == self.decoder.embedding.weight.shape
+            self.encoder.embedding.weight = self.decoder.embedding.weight
+
+    @abstractmethod
+    def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
+        """Read the source; every row must hold at least one token that is not padding."""
+
+    @abstractmethod
+    def decode_states(
+        self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
+    ) -> Float[Tensor, "batch target d_model"]:
+        """Return what the head reads; the training loss takes the head's products in chunks."""
+
+    @abstractmethod
+    def new_cache(self, memory: Memory) -> Cache:
+        """Return an empty cache for decoding from this memory."""
+
+    @abstractmethod
+    def source_attentions(self) -> list[str]:
+        """Return the paths of the modules that attend to the source, by layer."""
+
+    def decode(
+        self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
+    ) -> Float[Tensor, "batch target vocab"]:
+        """Return the logits of the token after each target token; a cache holds earlier tokens."""
+        logits: Tensor = self.head(self.decode_states(target, memory, cache))
+        tap(self, logits=logits)
+        return logits
+
+    def forward(
+        self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"]
+    ) -> Float[Tensor, "batch target vocab"]:
+        return self.decode(target, self.encode(source))
+
+
+def build_model(
+    config: ModelConfig,
+    source_vocab_size: int,
+    target_vocab_size: int,
+    pad_id: int,
+    *,
+    initialize: bool = True,
+) -> EncoderDecoder:
+    """Build a model of `config.kind`; its weights are drawn unless they will be loaded."""
+    # Imported here, since both kinds are built upon this module.
+    model: EncoderDecoder
+    if config.kind == "recurrent":
+        from minitransformer.model.recurrent import Recurrent
+
+        model = Recurrent(config, source_vocab_size, target_vocab_size, pad_id)
+    else:
+        from minitransformer.model.transformer import Transformer
+
+        model = Transformer(config, source_vocab_size, target_vocab_size, pad_id)
+    if initialize:
+        init_weights(model)
+    return model
+
+
+@torch.no_grad()
+def init_weights(model: EncoderDecoder) -> None:
+    """Draw all weights: nn.Linear's uniform for matrices and biases, N(0, std²) for embeddings.
+
+    The order is part of what a seed means: the encoder's layers, the decoder's, the source table,
+    the target table, the head. Each name of a tied tensor takes its numbers from the generator;
+    the target table's are the ones that stay.
+    """
+    for stack in (model.encoder, model.decoder):
+        for module in stack.modules():
+            if isinstance(module, Linear):
+                nn.Linear.reset_parameters(module)
+    for stack in (model.encoder, model.decoder):
+        for table in stack.embedding.parameters():  # tokens, then learned positions
+            table.copy_(torch.randn(table.shape) * model.embedding_std)
+    target_table = model.decoder.embedding.weight.clone()
+    nn.Linear.reset_parameters(model.head)
+    model.decoder.embedding.weight.copy_(target_table)  # where the head is tied, it was drawn over

@@ -1,0 +1,251 @@
+"""The training loss: cross-entropy with label smoothing, and R-Drop.
+
+`head_loss` is the formula. `chunked_head_loss` returns the same numbers without ever holding a
+tensor of all logits, and is what training uses.
+N labels, P passes over them (two with R-Drop), C rows of a chunk, D d_model, V vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from minitransformer.model.base import EncoderDecoder
+from minitransformer.settings import TrainingConfig
+
+
+class HeadLoss(NamedTuple):
+    """The loss of some labels; the objective alone has a gradient."""
+
+    objective: Float[Tensor, ""]  # what training minimises, summed over the labels
+    loss: Float[Tensor, ""]  # the summed cross-entropy of the first pass, without label smoothing
+    num_right: Int[Tensor, ""]  # labels that have the highest logit in the first pass
+
+
+def cross_entropy(
+    logits: Float[Tensor, "*labels vocab"],
+    labels: Int[Tensor, "*labels"],
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Float[Tensor, ""]:
+    """Return -Σ_n Σ_v q_n(v) log p_n(v), where p = softmax(logits).
+
+    With label smoothing ε (Szegedy et al., 2016), q is ε/V for each token, plus 1 - ε for the
+    label.
+    """
+    return functional.cross_entropy(
+        logits.flatten(0, -2),
+        labels.flatten(),
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+def symmetric_kl(
+    p_logits: Float[Tensor, "labels vocab"], q_logits: Float[Tensor, "labels vocab"]
+) -> Float[Tensor, ""]:
+    """Return Σ_n (KL(p_n ‖ q_n) + KL(q_n ‖ p_n)) / 2."""
+    log_p, log_q = p_logits.log_softmax(-1), q_logits.log_softmax(-1)
+    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum() / 2
+
+
+def head_loss(
+    states: Float[Tensor, "rows d_model"],
+    head: nn.Linear,
+    labels: Int[Tensor, " labels"],
+    label_smoothing: float = 0.0,
+    consistency: float = 0.0,
+) -> HeadLoss:
+    """Return the cross-entropy of the head's logits, summed over the labels.
+
+    With `consistency` c, the states are those of two dropout passes, one after the other, and the
+    objective is R-Drop's (Liang et al., 2021): the mean of both cross-entropies plus
+    c (KL(p ‖ q) + KL(q ‖ p)) / 2.
+    """
+    logits = head(states)  # [P·N, V]
+    if not consistency:
+        objective = cross_entropy(logits, labels, label_smoothing)
+    else:
+        both = cross_entropy(logits, labels.repeat(2), label_smoothing)
+        objective = both / 2 + consistency * symmetric_kl(*logits.chunk(2))
+    first = logits[: len(labels)].detach()
+    num_right = (first.argmax(dim=-1) == labels).sum()
+    return HeadLoss(objective, cross_entropy(first, labels), num_right)
+
+
+class TrainingLoss(nn.Module):
+    """A model with its loss, as one module: what `DistributedDataParallel` wraps."""
+
+    def __init__(self, model: EncoderDecoder, config: TrainingConfig) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing = config.label_smoothing
+        self.consistency = config.consistency
+        self.precision = config.precision
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target_input: Int[Tensor, "batch target"],
+        target_output: Int[Tensor, "batch target"],
+    ) -> HeadLoss:
+        """Return the loss of all labels that are not padding; the head computes no others."""
+        is_label = target_output != self.model.pad_id  # [B, T]
+        labels = target_output[is_label]  # [N]
+        if self.consistency:  # every sentence twice, each time with a dropout mask of its own
+            source, target_input, is_label = (
+                torch.cat((each, each)) for each in (source, target_input, is_label)
+            )
+        use_bf16 = self.precision == "bf16"
+        with torch.autocast(source.device.type, dtype=torch.bfloat16, enabled=use_bf16):
+            memory = self.model.encode(source)
+            states = self.model.decode_states(target_input, memory)[is_label]  # [P·N, D]
+            return chunked_head_loss(
+                states, self.model.head, labels, self.label_smoothing, self.consistency
+            )
+
+
+# The largest buffer of logits. On a processor 6 MB: enough rows for fast products, few enough to
+# stay in its cache.
+LOGITS_PER_CHUNK = {"cpu": 3 * 2**19, "cuda": 2**26, "mps": 2**26}
+
+
+def rows_per_chunk(weight: Float[Tensor, "vocab d_model"]) -> int:
+    """Return how many rows have their logits computed together."""
+    return max(1, LOGITS_PER_CHUNK[weight.device.type] // len(weight))
+
+
+def chunked_head_loss(
+    states: Float[Tensor, "rows d_model"],
+    head: nn.Linear,
+    labels: Int[Tensor, " labels"],
+    label_smoothing: float = 0.0,
+    consistency: float = 0.0,
+) -> HeadLoss:
+    """Return what `head_loss` returns, computed chunk by chunk.
+
+    The gradient of a chunk is computed while its logits are at hand, in the forward pass, so that
+    nothing of size [N, V] is ever kept.
+    """
+    results = ChunkedHeadLoss.apply(  # type: ignore[no-untyped-call]
+        states, head.weight, head.bias, labels, label_smoothing, consistency
+    )
+    return HeadLoss(*results)
+
+
+class ChunkedHeadLoss(torch.autograd.Function):
+    """Compute the gradient in the forward pass; the backward pass only scales it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        label_smoothing: float,
+        consistency: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.autocast(states.device.type, enabled=False):  # logits need all of their digits
+            total, ctx.gradients = chunked_gradients(
+                states.to(weight.dtype), weight, bias, labels, label_smoothing, consistency,
+                is_wanted=ctx.needs_input_grad[:3],
+            )  # fmt: skip
+        ctx.mark_non_differentiable(total.loss, total.num_right)
+        return total.objective, total.loss, total.num_right
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = (None if each is None else each * scale for each in ctx.gradients)
+        return *scaled, None, None, None
+
+
+def chunked_gradients(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    label_smoothing: float,
+    consistency: float,
+    is_wanted: tuple[bool, bool, bool],
+) -> tuple[HeadLoss, list[Tensor | None]]:
+    """Return the sums, and the objective's gradients for states, weight and bias where wanted."""
+    objective, loss, num_right = states.new_zeros(()), states.new_zeros(()), labels.new_zeros(())
+    inputs = (states, weight, bias)
+    gradients = [
+        torch.zeros_like(each) if wanted and each is not None else None
+        for each, wanted in zip(inputs, is_wanted, strict=True)
+    ]
+    of_states, of_weight, of_bias = gradients
+    uniform = label_smoothing / len(weight)  # what the target distribution gives to every token
+    weight_sum = weight.sum(dim=0)  # [D]; the sum of a row's logits is a product with it
+    bias_sum = states.new_zeros(()) if bias is None else bias.sum()
+    passes = 2 if consistency else 1
+    by_pass = states.reshape(passes, len(labels), states.shape[1])  # [P, N, D]
+    rows = max(1, rows_per_chunk(weight) // passes)
+    buffer = states.new_empty(passes * min(rows, len(labels)), len(weight))  # one for all chunks
+    for start in range(0, len(labels), rows):
+        chunk = by_pass[:, start : start + rows].flatten(0, 1)  # [P·C, D]
+        label = labels[start : start + rows].repeat(passes)[:, None]  # [P·C, 1]
+        logits = torch.mm(chunk, weight.t(), out=buffer[: len(chunk)])  # [P·C, V]
+        if bias is not None:
+            logits += bias
+        at_label = logits.gather(1, label)
+        highest = logits.amax(dim=1, keepdim=True)
+        ratio = torch.sub(*logits.chunk(passes)) if consistency else None  # [C, V]
+        weights = torch.softmax(logits, dim=1, out=logits)  # [P·C, V]
+        # log Σ exp less the highest logit; the largest weight is never too small for a logarithm
+        rest = -weights.amax(dim=1, keepdim=True).log()
+        plain = highest - at_label + rest
+        first = len(chunk) // passes
+        loss += plain[:first].sum()
+        num_right += (at_label == highest)[:first].sum()
+        sum_of_logits = (chunk @ weight_sum + bias_sum).sum()
+        spread = (1 - label_smoothing) * plain.sum() + label_smoothing * (highest + rest).sum()
+        objective += (spread - uniform * sum_of_logits) / passes
+        if ratio is not None:
+            objective += (
+                consistency / 2 * add_kl_gradient(weights, ratio, highest + rest, consistency)
+            )
+        if not any(is_wanted):
+            continue
+        # The gradient for the logits is softmax - target distribution; its uniform part comes last.
+        weights.scatter_add_(1, label, torch.full_like(at_label, label_smoothing - 1))
+        if of_states is not None:
+            of_chunk = of_states.view_as(by_pass)[:, start : start + rows]
+            of_chunk.copy_(torch.mm(weights, weight).view_as(of_chunk))
+        if of_weight is not None:
+            of_weight.addmm_(weights.t(), chunk)
+        if of_bias is not None:
+            of_bias += weights.sum(dim=0)
+    parts = (weight_sum, states.sum(dim=0), states.new_tensor(len(states)))
+    for gradient, part in zip(gradients, parts, strict=True):
+        if gradient is not None:
+            if label_smoothing:
+                gradient -= uniform * part
+            if passes > 1:
+                gradient /= passes
+    return HeadLoss(objective, loss, num_right), gradients
+
+
+def add_kl_gradient(weights: Tensor, ratio: Tensor, log_sums: Tensor, consistency: float) -> Tensor:
+    """Return KL(p‖q) + KL(q‖p), summed over the rows; adds its gradient to `weights` in place.
+
+    `weights` are p and q, one after the other, and `ratio` is the difference of their logits. The
+    gradient for the logits of p is p (log p/q - KL(p‖q)) + p - q, and likewise for those of q.
+    """
+    p, q = weights.chunk(2)  # [C, V]
+    ratio -= torch.sub(*log_sums.chunk(2))  # log p/q
+    to_q = torch.linalg.vecdot(p, ratio)[:, None]  # KL(p‖q)
+    to_p = -torch.linalg.vecdot(q, ratio)[:, None]
+    ratio *= consistency
+    difference = (p - q).mul_(consistency)
+    p.addcmul_(p, ratio - consistency * to_q).add_(difference)
+    q.addcmul_(q, ratio + consistency * to_p, value=-1).sub_(difference)
+    total: Tensor = to_q.sum() + to_p.sum()
+    return total
