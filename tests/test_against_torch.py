@@ -8,7 +8,7 @@ from minitransformer.data.tokens import PAD_ID
 from minitransformer.model.positional import sinusoid_table
 from minitransformer.model.transformer import MultiHeadAttention
 from minitransformer.settings import ModelConfig
-from tests.variants import MODERN, TARGET_VOCAB, build, ids
+from tests.variants import MODERN, TARGET_VOCAB, build, ids, with_weights
 
 
 def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
@@ -123,9 +123,8 @@ def test_the_transformer_equals_torchs_with_the_same_weights(norm, activation):
 @pytest.mark.parametrize("num_heads", [1, 2, 4])
 def test_multi_head_attention_equals_torchs_with_the_same_weights(num_heads):
     torch.manual_seed(0)
-    ours = MultiHeadAttention(
-        ModelConfig(d_model=8, num_heads=num_heads, bias=True, attention_output=True)
-    )
+    config = ModelConfig(d_model=8, num_heads=num_heads, bias=True, attention_output=True)
+    ours = with_weights(MultiHeadAttention(config))
     theirs = nn.MultiheadAttention(8, num_heads, batch_first=True)
     copy_attention(ours, theirs)
     x, memory = torch.randn(2, 3, 8), torch.randn(2, 5, 8)

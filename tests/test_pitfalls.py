@@ -85,7 +85,7 @@ def test_the_lab_tells_cause_symptom_and_what_catches_it(tmp_path, monkeypatch, 
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[0] == "causal: the decoder's causal mask is forgotten"
-    assert "  wrong   mask = cache.target_mask" in lines
+    assert "  wrong   mask = padding_mask(target, self.pad_id)" in lines
     assert any(line.split() == ["tiny.yaml,", "8", "steps", "right", "wrong"] for line in lines)
     assert any(line.startswith("  FAIL  no look ahead ") for line in lines)
     assert max(map(len, lines)) <= 102

@@ -16,7 +16,7 @@ from minitransformer.model.recurrent import (
 )
 from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig
-from tests.variants import RECURRENTS, TARGET_VOCAB, build, ids
+from tests.variants import RECURRENTS, TARGET_VOCAB, build, ids, with_weights
 
 WIDTH = 6
 LENGTHS = torch.tensor([5, 3, 1])
@@ -63,11 +63,11 @@ def torchs_reading(layers: nn.ModuleList, inputs: Tensor, *, cell: str, lengths=
 
 
 def encoder_layers(cell: str, *, layers: int, bidirectional: bool, bias: bool) -> nn.ModuleList:
-    torch.manual_seed(0)
-    return nn.ModuleList(
-        EncoderRecurrence(cell=cell, d_model=WIDTH, bias=bias, bidirectional=bidirectional)
-        for _ in range(layers)
-    ).double()
+    config = ModelConfig(
+        kind="recurrent", cell=cell, d_model=WIDTH, bias=bias, bidirectional=bidirectional
+    )
+    stack = nn.ModuleList(EncoderRecurrence(config) for _ in range(layers))
+    return with_weights(stack).double()
 
 
 @every_cell
@@ -122,10 +122,8 @@ def test_a_step_is_torchs_cell(bias):
 
 
 def recurrence(cell: str, *, is_leftward: bool) -> Recurrence:
-    torch.manual_seed(0)
-    return Recurrence(
-        cell=cell, d_input=3, width=WIDTH, bias=True, is_leftward=is_leftward
-    ).double()
+    config = ModelConfig(kind="recurrent", cell=cell, d_model=3, bias=True)
+    return with_weights(Recurrence(config, WIDTH, is_leftward=is_leftward)).double()
 
 
 @every_cell

@@ -17,9 +17,8 @@ WITH_ATTENTION = [name for name in RECURRENTS if name not in WITHOUT_ATTENTION]
 
 
 def source_attention(score: str, d_model: int) -> SourceAttention:
-    return SourceAttention(
-        d_model=d_model, score=score, attention_output=False, scale_scores=False, dropout=0.0
-    ).double()
+    config = ModelConfig(kind="recurrent", attention=score, d_model=d_model, scale_scores=False)
+    return SourceAttention(config).double()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Small models of every shape, over which the facts that hold for any model are stated."""
 
 import torch
+from torch import nn
 
 from minitransformer.data.tokens import PAD_ID
 from minitransformer.model.base import EncoderDecoder, build_model
@@ -65,6 +66,15 @@ def build(config: ModelConfig, seed: int = 0) -> EncoderDecoder:
         for parameter in model.parameters():  # biases and norms start at constants otherwise
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model.eval()
+
+
+def with_weights(layer: nn.Module) -> nn.Module:
+    """A layer on its own, drawn as `init_weights` draws whole models."""
+    torch.manual_seed(0)
+    for module in layer.modules():
+        if isinstance(module, nn.Linear):
+            nn.Linear.reset_parameters(module)
+    return layer
 
 
 def ids(rows: int, length: int, seed: int = 1, vocab: int = TARGET_VOCAB) -> torch.Tensor:
