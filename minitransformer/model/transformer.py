@@ -1,13 +1,13 @@
 """The encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al., 2017).
 
-To be read from top to bottom: embedding, attention, feed-forward network, residual connection,
-encoder layer, decoder layer, encoder, decoder, and the model that joins them. The formulas are pure
-functions beside this file: masks and softmax(Q Kᵀ / √d_head) V in attention.py, sinusoids and
-rotation in positional.py. Sections are those of the paper.
+Read it from top to bottom: embedding, attention, feed-forward network, residual connection, encoder
+layer, decoder layer, encoder, decoder, and the model that joins them; (3.2.2) is a section of the
+paper. The formulas are pure functions in two other files: masks and softmax(Q Kᵀ / √d_head) V in
+attention.py, sinusoids and rotation in positional.py.
 
 B batch, S source length, T target length, D d_model, H heads, K d_head = D / H, F d_ff.
-Masks are boolean, True = may attend, and end in [query, key]. Modules only allocate their weights;
-`init_weights` in base.py draws them. `tap` offers a layer's tensors to whoever records them.
+Masks are boolean, True = may attend, and end in [query, key]. Modules only allocate their weights,
+which `init_weights` in base.py draws. `tap` hands tensors to a recording, if there is one.
 """
 
 from collections.abc import Callable
@@ -89,12 +89,13 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Tensor, " query"] | None = None,
         cache: KeyValues | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """Let each vector of x attend to those of key_value that its row of the mask allows.
+        """Let each vector of x attend to the vectors of key_value that the mask allows.
 
-        With positions, queries and keys are rotated by them (rotary self-attention). With a cache,
-        the keys and values of earlier calls come before those of key_value.
+        `positions` are given for rotary self-attention alone: they rotate queries and keys.
+        `cache` holds the keys and values of earlier calls. Self-attention appends those of its new
+        tokens; cross-attention, whose key_value never changes, fills it once and then reads it.
         """
-        if cache is not None and cache.is_complete:  # the memory's, computed by an earlier call
+        if cache is not None and cache.is_complete:  # cross-attention, after the first call
             key, value = cache.contents
         else:
             # Key and value before the query: the order of these lines is that in which gradients
@@ -166,7 +167,8 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """
+    """Encoder layer (3.1).
+
     x ─┬─ self-attention ─(+)─┬─ feed-forward ─(+)─ output
        └───────────────────┘  └─────────────────┘
     """
@@ -191,10 +193,13 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """
+    """Decoder layer (3.1): `memory` is the encoder's output, from which cross-attention takes its
+    keys and values.
+
+                                              memory
+                                                │
     x ─┬─ masked self-attention ─(+)─┬─ cross-attention ─(+)─┬─ feed-forward ─(+)─ output
        └──────────────────────────┘  └────────────────────┘  └─────────────────┘
-                                          memory ─┘
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -215,13 +220,13 @@ class DecoderLayer(nn.Module):
         positions: Int[Tensor, " target"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
-        own = cache.self_attention if cache else None
-        cross = cache.cross_attention if cache else None
+        self_cache = cache.self_attention if cache else None
+        cross_cache = cache.cross_attention if cache else None
         x = self.self_attention_residual(
-            x, lambda x: self.self_attention(x, x, self_mask, positions, cache=own)
+            x, lambda x: self.self_attention(x, x, self_mask, positions, self_cache)
         )
         x = self.cross_attention_residual(
-            x, lambda x: self.cross_attention(x, memory, memory_mask, cache=cross)
+            x, lambda x: self.cross_attention(x, memory, memory_mask, cache=cross_cache)
         )
         if self.feed_forward_residual is not None:
             x = self.feed_forward_residual(x, self.feed_forward)
@@ -229,7 +234,7 @@ class DecoderLayer(nn.Module):
 
 
 def final_norm(config: ModelConfig) -> nn.Module:
-    """Normalise the output of pre-norm layers, which is a plain sum; the others need no more."""
+    """Return the layer norm that a stack of pre-norm layers ends with; identity for all others."""
     if config.norm == "pre":
         return nn.LayerNorm(config.d_model, bias=config.bias)
     return nn.Identity()
@@ -311,8 +316,8 @@ class Transformer(EncoderDecoder):
         start = cache.length if cache else 0  # the position of the first token of `target`
         mask = padding_mask(target, self.pad_id)  # [B, 1, 1, T]
         if cache is not None:
-            mask = cache.append_mask(mask)  # of all tokens so far
-        if target.shape[1] > 1:  # nothing is later than a single token
+            mask = cache.append_mask(mask)  # [B, 1, 1, start + T]: earlier tokens come first
+        if target.shape[1] > 1:  # a single token is the last one: nothing is later
             mask = mask & causal_mask(target.shape[1], mask.shape[-1], target.device)
         positions = self.rotary_positions(target, start)
         states: Tensor = self.decoder(target, memory, mask, start, positions, cache)
@@ -326,7 +331,7 @@ class Transformer(EncoderDecoder):
         return [f"decoder.layers.{number}.cross_attention" for number in numbers]
 
     def rotary_positions(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
-        """The positions to rotate by; None for every other positional encoding."""
+        """Return the positions of these tokens if they rotate queries and keys, else None."""
         if not self.rotary:
             return None
         return torch.arange(start, start + ids.shape[1], device=ids.device)
