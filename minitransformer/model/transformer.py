@@ -5,9 +5,15 @@ layer, decoder layer, encoder, decoder, and the model that joins them; (3.2.2) i
 paper. The formulas are pure functions in two other files: masks and softmax(Q Kᵀ / √d_head) V in
 attention.py, sinusoids and rotation in positional.py.
 
-B batch, S source length, T target length, D d_model, H heads, K d_head = D / H, F d_ff.
-Masks are boolean, True = may attend, and end in [query, key]. Modules only allocate their weights,
-which `init_weights` in base.py draws. `tap` hands tensors to a recording, if there is one.
+The base class in base.py is the rest of the model: `forward` encodes the source and decodes the
+target, `decode` applies the dense head to `decode_states`. `build_model`, also there, draws the
+weights, which these constructors leave uninitialised. `tap` passes tensors to a recording, if there
+is one; walk-throughs and attention maps are made of them.
+
+B batch, S source length, T target length, L either of them, D d_model, H heads, F d_ff;
+d_head = D / H. In signatures, `#` before a size means that it may also be 1.
+Masks are boolean, True = may attend: [B, 1, query, key], the same for all heads. Sentences begin
+with a token and are padded at their ends, so that every query has a key that it may attend to.
 """
 
 from collections.abc import Callable
@@ -35,7 +41,7 @@ States = Float[Tensor, "batch length d_model"]
 
 
 class Embedding(nn.Module):
-    """Token embeddings plus positional encodings (3.4 and 3.5): E[ids] · scale + PE[positions]."""
+    """Token embeddings plus positional encodings (3.4, 3.5): E[ids] · scale + PE[positions]."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -49,13 +55,13 @@ class Embedding(nn.Module):
             self.positions = LearnedPositions(config.d_model, config.max_length)
 
     def forward(self, ids: Int[Tensor, "batch length"], start: int = 0) -> States:
-        """Embed tokens, the first of which is at position `start` of its sentence."""
-        tokens = functional.embedding(ids, self.weight) * self.scale  # [B, T, D]
+        """Embed tokens; `start` is the position of the first one in its sentence."""
+        tokens = functional.embedding(ids, self.weight) * self.scale  # [B, L, D]
         if self.positions is None:
             total = tokens
             tap(self, tokens=tokens, output=total)
         else:
-            positions = self.positions(start, start + ids.shape[1])  # [T, D]
+            positions = self.positions(start, start + ids.shape[1])  # [L, D]
             total = tokens + positions
             tap(self, tokens=tokens, positions=positions, output=total)
         return dropout(total, self.dropout, self.training)
@@ -65,7 +71,8 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention (3.2.2): Concat(head_1 … head_H) W_O, where
     head_h = softmax(Q_h K_hᵀ / √d_head) V_h, Q = x W_Q, K = key_value W_K, V = key_value W_V.
 
-    Self-attention: key_value is x itself. Cross-attention: key_value is the encoder's output.
+    `key_value` is what keys and values are made of: in self-attention x itself, in cross-attention
+    the encoder's output.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -86,29 +93,31 @@ class MultiHeadAttention(nn.Module):
         x: Float[Tensor, "batch query d_model"],
         key_value: Float[Tensor, "batch key_value d_model"],
         mask: Bool[Tensor, "batch 1 #query key"],
-        positions: Int[Tensor, " query"] | None = None,
+        rotary_positions: Int[Tensor, " query"] | None = None,
         cache: KeyValues | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """Let each vector of x attend to the vectors of key_value that the mask allows.
+        """Let each vector of x attend to the keys that the mask allows.
 
-        `positions` are given for rotary self-attention alone: they rotate queries and keys.
-        `cache` holds the keys and values of earlier calls. Self-attention appends those of its new
-        tokens; cross-attention, whose key_value never changes, fills it once and then reads it.
+        `rotary_positions`, for rotary self-attention alone, rotate queries and keys.
+        `cache` holds the keys and values of earlier calls. In self-attention those of the new
+        tokens are appended to it, so that there are more keys than vectors in x. In
+        cross-attention, whose key_value stays the same, the first call fills it and later calls
+        only read it.
         """
-        if cache is not None and cache.is_complete:  # cross-attention, after the first call
+        if cache is not None and cache.is_complete:  # cross-attention after the first call
             key, value = cache.contents
         else:
-            # Key and value before the query: the order of these lines is that in which gradients
-            # are summed, and so decides the last bits of what is trained.
-            key = split_heads(self.key(key_value), self.num_heads)  # [B, H, S, K]
-            value = split_heads(self.value(key_value), self.num_heads)  # [B, H, S, K]
-            if positions is not None:
-                key = rotate(key, positions)
+            # Computed before the query: in another order, gradients would be summed in another
+            # order, and trained weights would differ in their last bits.
+            key = split_heads(self.key(key_value), self.num_heads)  # [B, H, keys, d_head]
+            value = split_heads(self.value(key_value), self.num_heads)
+            if rotary_positions is not None:
+                key = rotate(key, rotary_positions)
             if cache is not None:
-                key, value = cache.append(key, value)
-        query = split_heads(self.query(x), self.num_heads)  # [B, H, T, K]
-        if positions is not None:
-            query = rotate(query, positions)
+                key, value = cache.update(key, value)  # now with those of earlier calls
+        query = split_heads(self.query(x), self.num_heads)  # [B, H, queries, d_head]
+        if rotary_positions is not None:
+            query = rotate(query, rotary_positions)
         attention = attend(
             query,
             key,
@@ -117,7 +126,7 @@ class MultiHeadAttention(nn.Module):
             scale_scores=self.scale_scores,
             dropout=self.dropout if self.training else 0.0,
         )
-        merged = merge_heads(attention.context)  # [B, T, D]
+        merged = merge_heads(attention.context)  # [B, queries, D]
         output = merged if self.output is None else self.output(merged)
         tap(self, query=query, key=key, value=value, **attention._asdict(), output=output)
         return output
@@ -138,7 +147,7 @@ class FeedForward(nn.Module):
         self.dropout = config.inner_dropout
 
     def forward(self, x: States) -> States:
-        widened = self.widen(x)  # [B, T, F]
+        widened = self.widen(x)  # [B, L, F]
         hidden = self.activation(widened)
         output: Tensor = self.narrow(dropout(hidden, self.dropout, self.training))
         tap(self, widened=widened, hidden=hidden, output=output)
@@ -147,7 +156,7 @@ class FeedForward(nn.Module):
 
 class Residual(nn.Module):
     """Residual connection around a sublayer (3.1), with post-, pre- or no layer norm:
-    LayerNorm(x + sublayer(x)), x + sublayer(LayerNorm(x)), or x + sublayer(x).
+    LayerNorm(x + sublayer(x)) as in the paper, x + sublayer(LayerNorm(x)), or x + sublayer(x).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -167,7 +176,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Encoder layer (3.1).
+    """Encoder layer (3.1); each (+) is a Residual.
 
     x ─┬─ self-attention ─(+)─┬─ feed-forward ─(+)─ output
        └───────────────────┘  └─────────────────┘
@@ -184,17 +193,19 @@ class EncoderLayer(nn.Module):
         self,
         x: States,
         mask: Bool[Tensor, "batch 1 1 length"],
-        positions: Int[Tensor, " length"] | None = None,
+        rotary_positions: Int[Tensor, " length"] | None = None,
     ) -> States:
-        x = self.self_attention_residual(x, lambda x: self.self_attention(x, x, mask, positions))
+        x = self.self_attention_residual(
+            x, lambda x: self.self_attention(x, x, mask, rotary_positions)
+        )
         if self.feed_forward_residual is not None:
             x = self.feed_forward_residual(x, self.feed_forward)
         return x
 
 
 class DecoderLayer(nn.Module):
-    """Decoder layer (3.1): `memory` is the encoder's output, from which cross-attention takes its
-    keys and values.
+    """Decoder layer (3.1); each (+) is a Residual. Cross-attention takes its keys and values from
+    `memory`, the output of the last encoder layer.
 
                                               memory
                                                 │
@@ -215,15 +226,15 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Tensor, "batch target d_model"],
         memory: Float[Tensor, "batch source d_model"],
-        self_mask: Bool[Tensor, "batch 1 #target earlier"],
+        self_mask: Bool[Tensor, "batch 1 #target key"],
         memory_mask: Bool[Tensor, "batch 1 1 source"],
-        positions: Int[Tensor, " target"] | None = None,
+        rotary_positions: Int[Tensor, " target"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
-        self_cache = cache.self_attention if cache else None
-        cross_cache = cache.cross_attention if cache else None
+        self_cache = None if cache is None else cache.self_attention
+        cross_cache = None if cache is None else cache.cross_attention
         x = self.self_attention_residual(
-            x, lambda x: self.self_attention(x, x, self_mask, positions, self_cache)
+            x, lambda x: self.self_attention(x, x, self_mask, rotary_positions, self_cache)
         )
         x = self.cross_attention_residual(
             x, lambda x: self.cross_attention(x, memory, memory_mask, cache=cross_cache)
@@ -234,7 +245,7 @@ class DecoderLayer(nn.Module):
 
 
 def final_norm(config: ModelConfig) -> nn.Module:
-    """Return the layer norm that a stack of pre-norm layers ends with; identity for all others."""
+    """Return the final LayerNorm of a pre-norm stack, nn.Identity for the others."""
     if config.norm == "pre":
         return nn.LayerNorm(config.d_model, bias=config.bias)
     return nn.Identity()
@@ -253,11 +264,11 @@ class Encoder(Stack):
         self,
         source: Int[Tensor, "batch source"],
         mask: Bool[Tensor, "batch 1 1 source"],
-        positions: Int[Tensor, " source"] | None = None,
+        rotary_positions: Int[Tensor, " source"] | None = None,
     ) -> Float[Tensor, "batch source d_model"]:
         x = self.embedding(source)
         for layer in self.layers:
-            x = layer(x, mask, positions)
+            x = layer(x, mask, rotary_positions)
         output: Tensor = self.norm(x)
         tap(self, mask=mask, output=output)
         return output
@@ -276,22 +287,22 @@ class Decoder(Stack):
         self,
         target: Int[Tensor, "batch target"],
         memory: Memory,
-        mask: Bool[Tensor, "batch 1 #target earlier"],
+        mask: Bool[Tensor, "batch 1 #target key"],
         start: int = 0,
-        positions: Int[Tensor, " target"] | None = None,
+        rotary_positions: Int[Tensor, " target"] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
         x = self.embedding(target, start)
         for number, layer in enumerate(self.layers):
-            layer_cache = cache.layers[number] if cache else None
-            x = layer(x, memory.states, mask, memory.mask, positions, layer_cache)
+            layer_cache = None if cache is None else cache.layers[number]
+            x = layer(x, memory.states, mask, memory.mask, rotary_positions, layer_cache)
         output: Tensor = self.norm(x)
         tap(self, mask=mask, output=output)
         return output
 
 
 class Transformer(EncoderDecoder):
-    """The encoder-decoder Transformer: encode, decode, and a dense head over the vocabulary."""
+    """The encoder-decoder Transformer (3.1, figure 1): encoder, decoder and dense head."""
 
     def __init__(
         self, config: ModelConfig, source_vocab_size: int, target_vocab_size: int, pad_id: int
@@ -306,32 +317,40 @@ class Transformer(EncoderDecoder):
         self.rotary = config.position == "rotary"
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
+        """Return the encoder's output with the mask of the source's padding."""
         mask = padding_mask(source, self.pad_id)  # [B, 1, 1, S]
         return Memory(self.encoder(source, mask, self.rotary_positions(source, 0)), mask)
 
     def decode_states(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
     ) -> Float[Tensor, "batch target d_model"]:
+        """Return the decoder's output, which the head reads.
+
+        Without a cache, `target` is all tokens so far. With one, it is the new tokens alone.
+        """
         assert cache is None or isinstance(cache, KeyValueCache)
-        start = cache.length if cache else 0  # the position of the first token of `target`
+        start = 0 if cache is None else cache.length  # the position of the first token of `target`
         mask = padding_mask(target, self.pad_id)  # [B, 1, 1, T]
         if cache is not None:
-            mask = cache.append_mask(mask)  # [B, 1, 1, start + T]: earlier tokens come first
-        if target.shape[1] > 1:  # a single token is the last one: nothing is later
+            mask = cache.update_mask(mask)  # [B, 1, 1, start + T]: earlier tokens come first
+        if target.shape[1] > 1:  # a single new token may attend to everything so far
+            # [B, 1, T, start + T]: query i may attend to keys 0 … start + i
             mask = mask & causal_mask(target.shape[1], mask.shape[-1], target.device)
-        positions = self.rotary_positions(target, start)
-        states: Tensor = self.decoder(target, memory, mask, start, positions, cache)
+        rotary_positions = self.rotary_positions(target, start)
+        states: Tensor = self.decoder(target, memory, mask, start, rotary_positions, cache)
         return states
 
     def new_cache(self, memory: Memory) -> KeyValueCache:
+        """Return an empty cache; unlike a recurrent model's, it takes nothing from the memory."""
         return KeyValueCache(len(self.decoder.layers))
 
     def source_attentions(self) -> list[str]:
+        """Return the paths of the cross-attention modules, by layer."""
         numbers = range(len(self.decoder.layers))
         return [f"decoder.layers.{number}.cross_attention" for number in numbers]
 
     def rotary_positions(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
-        """Return the positions of these tokens if they rotate queries and keys, else None."""
+        """Return the positions of these tokens, or None where `model.position` is not rotary."""
         if not self.rotary:
             return None
         return torch.arange(start, start + ids.shape[1], device=ids.device)

@@ -1,9 +1,9 @@
-"""Dropout from few random bits does what dropout says."""
+"""The faster forms do what torch's do."""
 
 import pytest
 import torch
 
-from minitransformer.model.fast import dropout
+from minitransformer.model.fast import dropout, softmax
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
@@ -56,3 +56,20 @@ def test_without_dropout_nothing_is_touched(share, training):
 
 def test_nearly_everything_may_be_dropped():
     assert not dropout(torch.ones(100), 1 - 1e-9, training=True).isnan().any()
+
+
+@pytest.mark.parametrize("keys", [1, 5, 15, 16, 40])
+@pytest.mark.parametrize("rows", [2, 400])
+def test_softmax_equals_torchs_for_every_shape(rows, keys):
+    torch.manual_seed(keys)
+    scores = (30 * torch.randn(rows, 2, 3, keys, dtype=torch.float64)).requires_grad_()
+    if keys > 1:
+        with torch.no_grad():
+            scores[0, :, :, 1:] = float("-inf")
+    factors = torch.randn(rows, 2, 3, keys, dtype=torch.float64)
+    found = []
+    for function in (softmax, lambda values: values.softmax(dim=-1)):
+        weights = function(scores)
+        (gradient,) = torch.autograd.grad((weights * factors).sum(), scores)
+        found.append((weights.detach(), gradient))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-14)
