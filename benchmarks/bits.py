@@ -136,6 +136,16 @@ def flat(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def clone(commit: str, folder: Path) -> None:
+    """Check a commit out into a folder, or end with what git says."""
+    for command in (
+        ["git", "clone", "--quiet", ROOT, folder],
+        ["git", "-C", folder, "checkout", "--quiet", commit],
+    ):
+        if subprocess.run(command, check=False).returncode:
+            sys.exit(1)
+
+
 class Tree:
     """The code of one commit, driven with its own names of settings."""
 
@@ -198,12 +208,7 @@ def main(arguments: list[str]) -> int:
         sys.exit(f"no run {', '.join(unknown)} (there: {', '.join(runs)})")
     with tempfile.TemporaryDirectory(prefix="bits-") as name:
         folder = Path(name)
-        for command in (
-            ["git", "clone", "--quiet", ROOT, folder / "commit"],
-            ["git", "-C", folder / "commit", "checkout", "--quiet", options.against],
-        ):
-            if subprocess.run(command, check=False).returncode:
-                return 1
+        clone(options.against, folder / "commit")
         trees = [Tree(folder / "commit", folder / "then"), Tree(ROOT, folder / "now")]
         with ThreadPoolExecutor(options.at_once) as pool:
             pending = {

@@ -22,10 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.bits import tensor_hashes
+from benchmarks.bits import ROOT, clone, tensor_hashes
 from tests.events import CLOCK, points
 
-ROOT = Path(__file__).parent.parent
 LINKS = ("train.py", "translate.py", "configs", "minitransformer")  # what commands need of a clone
 INSTALLING = re.compile(r"^pip install .*? && ")
 SKIPPED = re.compile(r"pip install|pytest|python translate\.py$|.*bentrevett")  # a prompt; the hub
@@ -166,12 +165,7 @@ def main(arguments: list[str]) -> int:
         place = options.keep.resolve() if options.keep else folder
         if any((place / name).exists() for name in ("then", "now")):
             sys.exit(f"{place} has outputs of an earlier comparison")
-        for command in (
-            ["git", "clone", "--quiet", ROOT, folder / "commit"],
-            ["git", "-C", folder / "commit", "checkout", "--quiet", options.against],
-        ):
-            if subprocess.run(command, check=False).returncode:
-                return 1
+        clone(options.against, folder / "commit")
         trees = (
             Tree(folder / "commit", place / "then", folder / "cache-then"),
             Tree(ROOT, place / "now", folder / "cache-now"),
