@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.model import embedding, layers, transformer
+from minitransformer.model import base, transformer
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.loss import cross_entropy
 from minitransformer.search import greedy
@@ -32,7 +32,7 @@ def offer_nothing(*_: object, **__: object) -> None:
 
 
 def seconds(work: Callable[[], object], *, with_taps: bool) -> float:
-    modules = (embedding, layers, transformer)
+    modules = (base, transformer)
     patches = [mock.patch.object(module, "tap", offer_nothing) for module in modules]
     for patch in patches if not with_taps else []:
         patch.start()

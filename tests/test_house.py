@@ -36,3 +36,15 @@ def test_translating_never_loads_the_trainer():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"
+
+
+def test_benchmarks_import():
+    code = (
+        "import importlib, pkgutil, benchmarks;"
+        "[importlib.import_module(f'benchmarks.{each.name}')"
+        " for each in pkgutil.iter_modules(benchmarks.__path__)]"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Faster forms of what torch has, for CPUs, where a benchmark or the trained bits ask for them."""
+"""Functions that torch has, too: faster on CPUs, and part of what decides the trained bits."""
 
 import torch
 from jaxtyping import Float
