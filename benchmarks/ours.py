@@ -73,14 +73,14 @@ class Worker:
         for _ in range(count):
             self.steps += 1
             batch = self.stream.next()
-            (count,) = self.ranks.totals(batch.num_target_tokens)
+            (num_tokens,) = self.ranks.totals(batch.num_target_tokens)
             torch.manual_seed(mix(1, self.steps, self.ranks.rank << 32))
             result = self.loss(*batch)
-            (result.objective * (self.ranks.world_size / count)).backward()
+            (result.objective * (self.ranks.world_size / num_tokens)).backward()
             self.ranks.totals(float(result.loss), int(result.num_right))
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step(TRAINING.learning_rate)
-            tokens += int(count)
+            tokens += int(num_tokens)
             self.ranks.largest(0)  # has anybody been asked to stop?
         return tokens
 

@@ -7,7 +7,7 @@ from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.errors import CheckpointError, UsageError
-from minitransformer.search import greedy
+from minitransformer.search import greedy, most_probable
 from tests.small_runs import trainer_for
 from tests.variants import VARIANTS, build, ids
 
@@ -180,3 +180,13 @@ def test_probabilities_may_be_left_away():
     ]
     assert all(0 < choice.probability < 1 for row in told for choice in row)
     assert all(math.isnan(choice.probability) for row in silent for choice in row)
+
+
+def test_the_first_of_equally_probable_tokens_is_taken():
+    torch.manual_seed(1)
+    scores = torch.randint(0, 3, (20, 300)).float()
+    best, ids = most_probable(scores.clone(), 1)
+    scores[:, [PAD_ID, BOS_ID]] = -torch.inf
+    for row, highest, id in zip(scores.tolist(), best.flatten().tolist(), ids.flatten().tolist(),
+                                strict=True):  # fmt: skip
+        assert (highest, id) == (max(row), row.index(max(row)))

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitransformer import storage
+from minitransformer import storage, weights
 from minitransformer.checkpoint import RunFolder
 from minitransformer.decoding import Translator
 from minitransformer.errors import CheckpointError, UserError
+from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.storage import checksum, json_with_checksum, tensor_bytes
 from tests.processes import run
 from tests.small_runs import trainer_for
@@ -168,9 +169,17 @@ def test_a_config_that_asks_for_more_than_was_saved_costs_no_memory(hostile, mon
     state = content_of(hostile)
     del state["settings"]  # as older ones, so that nothing tells that it was another
     write_content(hostile, state)
-    monkeypatch.setattr(torch.nn, "Linear", None)  # nothing may be built
+    built = []
+
+    def build_and_keep(*arguments: object, **options: object) -> EncoderDecoder:
+        built.append(build_model(*arguments, **options))
+        return built[-1]
+
+    monkeypatch.setattr(weights, "build_model", build_and_keep)
     with pytest.raises(CheckpointError, match=r"numbers, the config asks for 207,771,598,903"):
         Translator.load(hostile)
+    [model] = built
+    assert all(parameter.is_meta for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json"])

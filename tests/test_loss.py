@@ -13,9 +13,6 @@ from minitransformer.model.loss import chunked_head_loss, cross_entropy, head_lo
 PAD = 0
 
 
-PAD = 0
-
-
 def case(rows: int = 23, bias: bool = True, dtype: torch.dtype = torch.float64):
     torch.manual_seed(1)
     head = nn.Linear(8, 31, bias=bias, dtype=dtype)

@@ -12,8 +12,6 @@ from minitransformer.metrics import (
     perplexity,
 )
 
-PAD = 0
-
 
 def test_sums_add_with_their_counts():
     assert (Sum(3.0, 2) + Sum(1.0, 6)).mean == 0.5

@@ -119,7 +119,7 @@ def test_a_single_token_and_an_unknown_token_stay_finite_forward_and_backward(na
 
 
 @every_variant
-def test_the_parameter_count_is_known_before_a_model_is_built(name):
+def test_a_model_on_the_meta_device_has_the_same_shapes_and_no_values(name):
     model = build(VARIANTS[name])
     shapes = {key: each.shape for key, each in model.named_parameters()}
     assert shapes == {key: each.shape for key, each in on_meta(model, VARIANTS[name])}
@@ -154,6 +154,35 @@ def test_the_embeddings_start_with_the_spread_that_the_config_names(kind):
         for side in (model.encoder, model.decoder):
             spread = side.embedding.weight.detach().std()
             assert float(spread) == pytest.approx(std, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "name", ["seed", "learned", "shared-target", "shared-all", "gru-both-ways", "lstm-both-ways"]
+)
+def test_init_weights_draws_layers_then_embeddings_then_the_head(name):
+    config = VARIANTS[name]
+    torch.manual_seed(3)
+    model = build_model(config, TARGET_VOCAB, TARGET_VOCAB, PAD_ID)
+    torch.manual_seed(3)
+    twins = [
+        (module, nn.Linear(module.in_features, module.out_features, module.bias is not None))
+        for stack in (model.encoder, model.decoder)
+        for module in stack.modules()
+        if isinstance(module, nn.Linear)
+    ]
+    tables = [
+        (table, torch.randn(table.shape) * config.embedding_std)
+        for stack in (model.encoder, model.decoder)
+        for table in stack.embedding.parameters()
+    ]
+    head = nn.Linear(model.head.in_features, TARGET_VOCAB, config.head_bias)
+    # Of a tied table, the target's numbers stay.
+    by_table = {id(table): expected for table, expected in tables}
+    twins.append((model.head, head))
+    for module, twin in twins:
+        assert torch.equal(module.weight, by_table.get(id(module.weight), twin.weight))
+        assert module.bias is None or torch.equal(module.bias, twin.bias)
+    assert all(torch.equal(table, by_table[id(table)]) for table, _ in tables)
 
 
 @every_variant

@@ -1,6 +1,6 @@
 """What every kind of model offers: encode(source) -> Memory, decode(target, memory) -> logits.
 
-Training, search and tracing use these two methods and know nothing else of a model.
+The training loss takes `decode_states`, which is decode without the head; search adds `new_cache`.
 B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
@@ -61,7 +61,10 @@ class Linear(nn.Linear):
 
 
 class EncoderDecoder(nn.Module, ABC):
-    """A model that translates: an encoder, a decoder, and a dense head over the vocabulary."""
+    """A model that translates: an encoder, a decoder, and a dense head over the vocabulary.
+
+    Built by `build_model`: constructors leave the weights uninitialised.
+    """
 
     rotary = False  # does self-attention rotate queries and keys by their positions?
 
@@ -120,7 +123,11 @@ def build_model(
     *,
     initialize: bool = True,
 ) -> EncoderDecoder:
-    """Build a model of `config.kind`; its weights are drawn unless they will be loaded."""
+    """Build a model of `config.kind`.
+
+    Its weights are drawn; with `initialize=False`, for weights that will be loaded, they are
+    uninitialised memory.
+    """
     # Imported here, since both kinds are built upon this module.
     model: EncoderDecoder
     if config.kind == "recurrent":

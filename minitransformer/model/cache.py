@@ -21,7 +21,7 @@ class KeyValues:
 
     @property
     def is_complete(self) -> bool:
-        """Are these all the keys and values that there will be?"""
+        """Tell whether these are all the keys and values that there will be."""
         return self.static and bool(self.contents)
 
     def update(
@@ -29,7 +29,7 @@ class KeyValues:
         key: Float[Tensor, "batch heads new d_head"],
         value: Float[Tensor, "batch heads new d_head"],
     ) -> tuple[Tensor, ...]:
-        """Add the keys and values of later tokens; returns all of them."""
+        """Append the keys and values of later tokens, and return all of them."""
         new = key, value
         if self.contents:
             pairs = zip(self.contents, new, strict=True)
@@ -67,7 +67,7 @@ class KeyValueCache:
         return 0 if self.target_mask is None else self.target_mask.shape[-1]
 
     def update_mask(self, mask: Bool[Tensor, "batch 1 1 new"]) -> Bool[Tensor, "batch 1 1 length"]:
-        """Add the padding mask of later tokens; returns that of all."""
+        """Append the padding mask of later tokens, and return that of all."""
         earlier = () if self.target_mask is None else (self.target_mask,)
         self.target_mask = torch.cat((*earlier, mask), dim=-1)
         return self.target_mask

@@ -1,4 +1,4 @@
-"""Functions that torch has, too: faster on CPUs, and part of what decides the trained bits."""
+"""Forms of dropout and softmax that are faster on CPUs, and that trained bits depend on."""
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ def dropout(x: Float[Tensor, "*shape"], p: float, training: bool) -> Float[Tenso
     """Set a share p of the values to zero and divide the others by 1 - p (Srivastava et al., 2014).
 
     With 16 random bits a value, a training step takes 4 to 11 % less time than with
-    `functional.dropout`. Besides, the mask that a seed draws decides what it trains.
+    `functional.dropout`. That draws other masks from a seed, so it would change all trained bits.
     """
     if not training or p == 0:
         return x
@@ -29,8 +29,8 @@ def dropout(x: Float[Tensor, "*shape"], p: float, training: bool) -> Float[Tenso
 def softmax(scores: Float[Tensor, "*rows columns"]) -> Float[Tensor, "*rows columns"]:
     """Return e^score / Σ e^score over the last dimension.
 
-    torch is slow where there are many rows shorter than a processor's register. This gains only
-    2 % of a training step, but rounds otherwise, so that without it seeds would train other bits.
+    torch's is slow for many rows shorter than a processor's register. This saves only 2 % of a
+    training step, but it rounds differently: without it, seeds would train other bits.
     """
     is_plain = scores.device.type == "cpu" and scores.dtype != torch.bfloat16
     if scores.shape[-1] >= 16 or scores.numel() < 1024 or not is_plain:

@@ -34,8 +34,9 @@ def is_within(name: str, prefix: str) -> bool:
 class AdamW:
     """AdamW (Loshchilov and Hutter, 2019) with named state: {"head.weight.exp_avg": tensor, …}.
 
-    Calls torch's function and not its class, which loads torch's compiler: 1.4 s more CPU time, as
-    1.6 times the start-up of a run of one process. (DistributedDataParallel loads it in any case.)
+    Calls torch's function, not its class, which would load torch's compiler: 1.4 s of CPU time, or
+    1.6 times what it takes to start a run of one process and train three steps.
+    (DistributedDataParallel loads it in any case.)
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig) -> None:

@@ -64,7 +64,8 @@ class Trainer:
         self.has_other_settings = bool(beginning.changes)  # than when the run began
         self.notes = self.first_notes(beginning)
         self.load_data(beginning)
-        self.build_model()
+        self.state = State(data_fingerprint=beginning.prepared.fingerprint)
+        self.new_model()
         with self.ranks.same_fate():
             if not beginning.resumes:
                 self.load_starting_weights(starting_weights)
@@ -122,7 +123,7 @@ class Trainer:
             is_last = number == len(batches) - 1
             with nullcontext() if is_last else ranks.without_exchange(self.training_loss):
                 result: HeadLoss = self.training_loss(*batch)
-                # all_reduce takes the mean over processes; this makes it the mean over tokens.
+                # DistributedDataParallel takes the mean over processes: make it that over tokens.
                 (result.objective * (ranks.world_size / num_tokens)).backward()  # type: ignore[no-untyped-call]
             total_loss += float(result.loss)
             num_right += int(result.num_right)
@@ -198,7 +199,6 @@ class Trainer:
         prepared, config = beginning.prepared, self.config
         self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
         self.encoded = prepared.encoded
-        self.state = State(data_fingerprint=prepared.fingerprint)
         self.example = self.corpus.train.first(1)[0].source
         # What is evaluated stays in memory as text; the rest does not.
         self.texts = {"train": self.corpus.train.first(config.evaluation.train_pairs)}
@@ -213,7 +213,7 @@ class Trainer:
             world_size=self.ranks.world_size,
         )
 
-    def build_model(self) -> None:
+    def new_model(self) -> None:
         """Build the model; the seed decides its weights."""
         torch.manual_seed(mix(self.config.training.seed, INITIALIZATION))
         sizes = len(self.tokenizer.source), len(self.tokenizer.target)
@@ -227,7 +227,7 @@ class Trainer:
             copy_into(model_tensors(self.model), weights, where)
 
     def open_run(self, beginning: Beginning, *, fresh: bool) -> None:
-        """Continue the run folder from its newest checkpoint, or create it."""
+        """Continue from the newest checkpoint or create the run folder; refuse a full disk."""
         if beginning.resumes:
             self.resume(beginning)
         if self.is_finished:
