@@ -37,11 +37,11 @@ from minitransformer.training.source_watch import SourceWatch
 from minitransformer.training.watcher import StepReport, Watcher
 from minitransformer.weights import copy_into, model_tensors
 
-INITIALIZATION = 2**62  # stands where a step's number would, so that no step repeats its draw
+INITIALIZATION = 2**62  # takes the place of a step number, so that no step has the same seed
 
 
 class Trainer:
-    """Trains the run that a config describes, from wherever its folder says it stands."""
+    """Train the run that a config describes, from wherever its folder says it stands."""
 
     def __init__(
         self,
@@ -171,6 +171,7 @@ class Trainer:
                 watcher.on_warning(self, warning)
 
     def save(self) -> None:
+        """Write a checkpoint, unless a value in it is not finite."""
         self.saved_step = self.state.step
         if not self.ranks.is_first:
             return
@@ -252,7 +253,7 @@ class Trainer:
             self.run_folder.save_config(self.config)
 
     def share_position(self) -> None:
-        """All processes continue where the first one has read that the run stands."""
+        """Continue on every rank from the state and optimizer that rank 0 has loaded."""
         self.share_state()
         if self.ranks.world_size > 1:
             memory = self.ranks.share(tensor_bytes(self.optimizer.memory))
@@ -260,7 +261,7 @@ class Trainer:
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
 
     def share_state(self) -> None:
-        """All processes know what the first one does."""
+        """Replace the state of every rank by that of rank 0."""
         if self.ranks.world_size == 1:
             return
         told = self.ranks.share(json.dumps(asdict(self.state)).encode())
