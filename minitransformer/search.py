@@ -13,6 +13,7 @@ from torch import Tensor
 
 from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.model.base import EncoderDecoder
+from minitransformer.model.fast import argmax
 
 WIDTH_IN_FULL = 8  # the widest beam that still searches whole batches
 
@@ -120,7 +121,7 @@ def most_probable(
     """
     scores[:, PAD_ID] = scores[:, BOS_ID] = -torch.inf  # never labels, so never answers
     if count == 1:  # argmax takes the first of equal scores, topk any of them
-        ids = scores.argmax(dim=1, keepdim=True)
+        ids = argmax(scores)
         return scores.gather(1, ids), ids
     best = scores.topk(min(count, scores.shape[1] - 2))
     return best.values, best.indices

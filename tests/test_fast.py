@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minitransformer.model.fast import dropout, softmax
+from minitransformer.model.fast import argmax, dropout, softmax
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
@@ -73,3 +73,12 @@ def test_softmax_equals_torchs_for_every_shape(rows, keys):
         (gradient,) = torch.autograd.grad((weights * factors).sum(), scores)
         found.append((weights.detach(), gradient))
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("columns", [1, 128, 300, 5000, 5120, 5121])
+def test_argmax_is_the_first_of_the_highest(columns):
+    torch.manual_seed(columns)
+    values = torch.randn(20, columns)
+    assert torch.equal(argmax(values), values.argmax(dim=1, keepdim=True))
+    equal = torch.randint(0, 3, (20, columns)).float()
+    assert torch.equal(argmax(equal), equal.argmax(dim=1, keepdim=True))
