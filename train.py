@@ -1,7 +1,7 @@
 """Train a run: python train.py --config tiny.yaml"""
 
 if __name__ == "__main__":
-    from minitransformer.terminal import end_on_interrupt
+    from minitransformer.command_line import end_on_interrupt
 
     end_on_interrupt()
 
@@ -13,15 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from minitransformer import __version__
+from minitransformer.command_line import run_command, take_interrupts
 from minitransformer.config import find_config, load_config
 from minitransformer.settings import Config
-from minitransformer.terminal import run_command, take_interrupts
-from minitransformer.training.launcher import (
-    Workers,
-    is_worker,
-    launch_workers,
-    launched_processes,
-)
+from minitransformer.training.launcher import Workers, is_worker, launch_workers, launched_processes
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -60,14 +55,14 @@ def train(
     config: Config, run_path: Path, options: argparse.Namespace, workers: Workers | None
 ) -> int:
     # torch takes seconds to load, so mistakes on the command line are found before
-    from minitransformer.checkpoint import RunFolder
-    from minitransformer.device import choose_device
-    from minitransformer.doctor.examination import examine_before_training
-    from minitransformer.explain.worked.sheet_model import shipped_weights
-    from minitransformer.training.console import Console
+    from minitransformer.console import Console
+    from minitransformer.doctor.model_checks import examine_before_training
+    from minitransformer.run import RunFolder
+    from minitransformer.training.callbacks import Watcher
     from minitransformer.training.distributed import init_distributed, own_device
     from minitransformer.training.trainer import Trainer
-    from minitransformer.training.watcher import Watcher
+    from minitransformer.translator import choose_device
+    from minitransformer.worked.sheet_model import shipped_weights
 
     if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process
         take_interrupts()

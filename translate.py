@@ -1,7 +1,7 @@
 """Translate with a trained run: python translate.py "Let's go" """
 
 if __name__ == "__main__":
-    from minitransformer.terminal import end_on_interrupt
+    from minitransformer.command_line import end_on_interrupt
 
     end_on_interrupt()
 
@@ -12,14 +12,16 @@ import sys
 from pathlib import Path
 
 from minitransformer import __version__
-from minitransformer.errors import CheckpointError, UsageError
-from minitransformer.search_options import (
+from minitransformer.command_line import (
     add_search_options,
     add_weights_options,
     check_search_options,
     load_translator,
+    run_command,
+    silence_stdout,
+    take_interrupts,
 )
-from minitransformer.terminal import run_command, silence_stdout, take_interrupts
+from minitransformer.errors import CheckpointError, UsageError
 
 RUNS = Path("runs")
 FORMS = (".html", ".json", ".md")  # of walk-throughs as files
@@ -147,7 +149,7 @@ def check_search(options: argparse.Namespace) -> None:
 
 
 def newest_run() -> Path:
-    from minitransformer.newest_runs import runs_newest_first
+    from minitransformer.run import runs_newest_first
 
     runs = runs_newest_first(RUNS)
     if not runs:
@@ -163,16 +165,15 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
 
     # torch takes seconds to load, so mistakes on the command line are found before
-    from minitransformer.checkpoint import RunFolder
-    from minitransformer.data.token_view import token_lines
-    from minitransformer.decoding import Translator
-    from minitransformer.explain.showing import (
+    from minitransformer.explain.command import (
         show_walkthroughs,
         write_attention,
         write_walkthrough_page,
     )
-    from minitransformer.line_translation import read_lines, translate_lines
+    from minitransformer.explain.token_view import token_lines
     from minitransformer.prompt import run_prompt
+    from minitransformer.run import RunFolder
+    from minitransformer.translator import Translator, read_lines, translate_lines
 
     take_interrupts()
     run = options.run or newest_run()

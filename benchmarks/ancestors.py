@@ -44,11 +44,11 @@ from benchmarks.lengths import PAIRS, exact_by_length
 from benchmarks.measuring import write_json
 from benchmarks.quality import parameters, train_ours
 from minitransformer import metrics
+from minitransformer.command_line import run_command
 from minitransformer.config import find_config
-from minitransformer.data.generated import TASKS
-from minitransformer.data.words import normalize
-from minitransformer.judging import Sample
-from minitransformer.terminal import run_command
+from minitransformer.data.tokenizer import normalize
+from minitransformer.data.toy_tasks import TASKS
+from minitransformer.evaluation import Sample
 
 PARTS = ("corpus", "reverse")
 BUCKETS = 5

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measuring import print_table, with_quartiles
 from minitransformer.errors import DataError
-from minitransformer.explain.palette import INKS, SCALE
+from minitransformer.explain.heatmaps import INKS, SCALE
 
 COLOURS = {"transformer": SCALE[3], "recurrent": SCALE[2], "no-attention": INKS["grey"]}
 STYLES = {"transformer": "o-", "recurrent": "s--", "no-attention": "^:"}  # to print without them

@@ -7,20 +7,19 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.measuring import interleaved
-from minitransformer.checkpoint import RunFolder
+from minitransformer.command_line import say
 from minitransformer.config import changed_keys, find_config, load_config
 from minitransformer.data.batching import BatchStream
-from minitransformer.data.encoding import EncodedSplit
-from minitransformer.data.preparation import prepare
-from minitransformer.data.tokens import PAD_ID
-from minitransformer.decoding import Translator
+from minitransformer.data.dataset import EncodedSplit, prepare
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import DataError, UsageError
-from minitransformer.judging import Evaluation, evaluate
+from minitransformer.evaluation import Evaluation, evaluate
 from minitransformer.model.base import build_model
 from minitransformer.model.loss import TrainingLoss
+from minitransformer.run import RunFolder
 from minitransformer.settings import Config, ModelConfig
-from minitransformer.terminal import say
 from minitransformer.training.optimizer import AdamW
+from minitransformer.translator import Translator
 
 NAMES = ("transformer", "recurrent", "no-attention")
 LEAST_SENTENCES = 500  # in a round; of fewer, its time is chance

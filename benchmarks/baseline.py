@@ -15,21 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.torch_model import Embedding, TorchModel
-from minitransformer.checkpoint import RunFolder, State
-from minitransformer.data.batching import Batch, BatchStream, pad
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.preparation import Prepared
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.checkpoint import load_weights, model_tensors
+from minitransformer.data.batching import Batch, BatchStream, mix, pad
+from minitransformer.data.dataset import EncodedPair, Prepared
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
 from minitransformer.errors import ConfigError, DataError
-from minitransformer.judging import batches_by_length
-from minitransformer.kept_steps import planned
+from minitransformer.evaluation import batches_by_length
+from minitransformer.run import RunFolder, State, planned
 from minitransformer.search import most_probable
-from minitransformer.seeding import mix
 from minitransformer.settings import Config
-from minitransformer.training.optimizer import AdamW
-from minitransformer.training.schedule import learning_rate
-from minitransformer.weights import load_weights, model_tensors
+from minitransformer.training.optimizer import AdamW, learning_rate
 
 
 def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:

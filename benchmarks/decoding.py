@@ -18,12 +18,11 @@ from benchmarks.measuring import interleaved, print_table, ratios, with_quartile
 from benchmarks.ours import model_config, new_model
 from benchmarks.peers import why_not
 from benchmarks.workload import SIZES, VOCABULARY, Size, sources
-from minitransformer.beam import produced_ids
 from minitransformer.data.batching import pad
-from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, SPECIALS
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS
 from minitransformer.export import write_ctranslate2
 from minitransformer.model.transformer import Transformer
-from minitransformer.search import Search
+from minitransformer.search import Search, produced_ids
 
 STEPS = 14
 OURS = "ours"

@@ -12,7 +12,7 @@ import torch
 from benchmarks.peers import PEERS, joey_model, marian_model, tutorial_model, why_not
 from benchmarks.workload import Size
 from minitransformer.data.batching import pad
-from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 class Decoder(Protocol):

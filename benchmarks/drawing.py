@@ -13,11 +13,10 @@ from pathlib import Path
 
 import torch
 
-from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
 from minitransformer.explain.tensorboard import TensorBoard
-from minitransformer.training.scoring import evaluate_splits
-from minitransformer.training.trainer import Trainer
+from minitransformer.run import RunFolder
+from minitransformer.training.trainer import Trainer, evaluate_splits
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 REPEATS = 7

@@ -42,7 +42,7 @@ def training_step(kind: str, value: int) -> Measured:
     from benchmarks.ours import TRAINING, model_config
     from benchmarks.workload import SIZES
     from minitransformer.data.batching import Batch, shifted
-    from minitransformer.data.tokens import BOS_ID, PAD_ID, SPECIALS
+    from minitransformer.data.tokenizer import BOS_ID, PAD_ID, SPECIALS
     from minitransformer.model.base import build_model
     from minitransformer.model.loss import TrainingLoss
     from minitransformer.training.optimizer import AdamW

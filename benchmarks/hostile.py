@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 CONFIG = (ROOT / "configs" / "tiny.yaml").read_bytes()
-SHEETS = sorted((ROOT / "minitransformer/explain/worked/sheets").glob("*.yaml"))
+SHEETS = sorted((ROOT / "minitransformer/worked/sheets").glob("*.yaml"))
 # Whatever a config says besides, a case must be over in a moment and on one process.
 SMALL = [
     argument
@@ -212,7 +212,7 @@ def worked_case(folder: Path, random: Random) -> Case:
         sheet = mutated(sheet, random)
     (folder / "own.yaml").write_bytes(sheet)
     form = random.choice([[], ["--json"], ["--markdown"], ["--latex"], ["--html", "o.html"]])
-    return Case("minitransformer.explain.worked", ["--file", "own.yaml", *form])
+    return Case("minitransformer.worked", ["--file", "own.yaml", *form])
 
 
 def evaluation_case(folder: Path, random: Random) -> Case:

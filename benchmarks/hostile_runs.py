@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.hostile import NASTY, SMALL, Case, any_value, mutated, sentence
-from minitransformer.storage import checksum, json_with_checksum, read_tensors, tensor_bytes
+from minitransformer.checkpoint import read_tensors, tensor_bytes
+from minitransformer.storage import checksum, json_with_checksum
 
 
 def damaged_run_case(folder: Path, random: Random) -> Case:

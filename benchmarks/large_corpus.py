@@ -48,7 +48,7 @@ def load(source: str, cache: str, kind: str) -> dict[str, float]:
     import torchtext.vocab  # noqa: F401 - loaded before, so as not to be counted as the corpus
 
     from minitransformer.data.batching import BatchStream
-    from minitransformer.data.preparation import prepare
+    from minitransformer.data.dataset import prepare
     from minitransformer.settings import Config, DataConfig, TokenizerConfig
 
     config = Config(

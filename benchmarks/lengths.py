@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minitransformer import Translator
-from minitransformer.data.generated import TASKS, pairs_of_length
+from minitransformer.data.toy_tasks import TASKS, pairs_of_length
 
 ROOT = Path(__file__).parent.parent
 COMPARED = ("copy", "reverse")
@@ -38,7 +38,7 @@ def train_and_measure(task: str, position: str, folder: Path, settings: list[str
         ROOT / "train.py", "--config", f"{task}.yaml", "--run", run,
         *(argument for change in changes for argument in ("--set", change)),
     )  # fmt: skip
-    test = re.search(r"exact_match +([\d.]+)", command("-m", "minitransformer.evaluation", run))
+    test = re.search(r"exact_match +([\d.]+)", command("-m", "minitransformer.evaluate", run))
     rows = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     seconds = re.search(r'"seconds": ([\d.]+)', rows[-1])
     assert test

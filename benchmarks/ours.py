@@ -12,12 +12,11 @@ import numpy
 import torch
 
 from benchmarks.workload import LONGEST, ORDER_SEED, VOCABULARY, Size, corpus
-from minitransformer.data.batching import BatchStream
-from minitransformer.data.encoding import EncodedSplit, Sentences
-from minitransformer.data.tokens import BOS_ID, PAD_ID
+from minitransformer.data.batching import BatchStream, mix
+from minitransformer.data.dataset import EncodedSplit, Sentences
+from minitransformer.data.tokenizer import BOS_ID, PAD_ID
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.loss import TrainingLoss
-from minitransformer.seeding import mix
 from minitransformer.settings import ModelConfig, TrainingConfig
 from minitransformer.training.distributed import Ranks, init_distributed
 from minitransformer.training.optimizer import AdamW

@@ -19,7 +19,7 @@ from torch.nn import functional
 from benchmarks.torch_model import Embedding, TorchModel
 from benchmarks.workload import LONGEST, VOCABULARY, Size
 from minitransformer.data.batching import Batch
-from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, SPECIALS, UNK_ID
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS, UNK_ID
 
 DROPOUT = 0.1
 LABEL_SMOOTHING = 0.1

@@ -23,17 +23,17 @@ import torch
 from benchmarks import baseline
 from benchmarks.measuring import print_table, write_json
 from minitransformer import metrics
-from minitransformer.checkpoint import RunFolder
+from minitransformer.command_line import run_command, say
 from minitransformer.config import load_config
-from minitransformer.data.preparation import prepare
-from minitransformer.data.words import normalize
-from minitransformer.decoding import Translator
+from minitransformer.data.dataset import prepare
+from minitransformer.data.tokenizer import normalize
 from minitransformer.errors import DataError, UserError
-from minitransformer.evaluation import TestSet, of_split, read_files
+from minitransformer.evaluate import TestSet, of_split, read_files
 from minitransformer.metrics import Score
+from minitransformer.run import RunFolder
 from minitransformer.settings import Config
-from minitransformer.terminal import run_command, say
-from minitransformer.training.resuming import changed_settings
+from minitransformer.training.resume import changed_settings
+from minitransformer.translator import Translator
 from train import find_config
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 
-from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID
 from minitransformer.model import base, transformer
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.loss import cross_entropy

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from benchmarks.measuring import print_table, write_json
 from benchmarks.quality import parameters, with_range
-from minitransformer.checkpoint import RunFolder
+from minitransformer.command_line import run_command, say
 from minitransformer.config import changed_keys
-from minitransformer.data.preparation import prepare
-from minitransformer.decoding import Translator
+from minitransformer.data.dataset import prepare
 from minitransformer.errors import UsageError, UserError
-from minitransformer.evaluation import of_split, text_scores, translated
+from minitransformer.evaluate import of_split, text_scores, translated
+from minitransformer.run import RunFolder
 from minitransformer.search import GREEDY, Search
-from minitransformer.terminal import run_command, say
+from minitransformer.translator import Translator
 
 COLUMNS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF"}
 

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.tokenizer import PAD_ID
 
 
 class Embedding(nn.Module):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from minitransformer.checkpoint import RunFolder
 from minitransformer.errors import CheckpointError
+from minitransformer.run import RunFolder
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 

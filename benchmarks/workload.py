@@ -8,8 +8,8 @@ import numpy
 from numpy.typing import NDArray
 
 from minitransformer.data.batching import Batch, epoch_order, make_batch
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, SPECIALS
 
 PAIRS = 29_000
 VOCABULARY = 10_000  # of both sides, with the specials

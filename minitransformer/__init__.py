@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitransformer.decoding import Translator
+    from minitransformer.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = ["Translator", "__version__"]
@@ -11,7 +11,7 @@ __all__ = ["Translator", "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name == "Translator":  # imported when asked for, so that --help needs no torch
-        from minitransformer.decoding import Translator
+        from minitransformer.translator import Translator
 
         return Translator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,244 +1,246 @@
-"""A run is a folder: its config, tokenizer, metrics and checkpoints; nothing in it is pickled.
+"""One saved step of a run: its files, what is checked when they are read, and weights by name."""
 
-runs/tiny/
-  config.yaml  tokenizer/  metrics.jsonl  events.out.tfevents  (and more for TensorBoard)
-  checkpoints/step-000400/{model.safetensors, optimizer.safetensors, state.json}
-  checkpoints/last  checkpoints/best        small text files naming a step
-"""
-
-import contextlib
+import dataclasses
 import os
-import re
-import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from minitransformer.config import config_to_yaml, load_config
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.errors import CheckpointError, ConfigError
-from minitransformer.kept_steps import kept
-from minitransformer.run_lock import LOCK, RunLock
-from minitransformer.saved_step import Checkpoint, State, read_content, read_step, step_files
-from minitransformer.settings import Config
+from minitransformer.config import Mistake, build_section, changed_between
+from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.errors import CheckpointError
+from minitransformer.model.base import EncoderDecoder, build_model
+from minitransformer.settings import Config, Range
 from minitransformer.storage import (
-    MOST_TOKENIZER,
+    MOST_JSON,
     checksum,
-    most_tensor_bytes,
+    json_with_checksum,
+    read_json_with_checksum,
     read_own_file,
-    remove_folder,
-    replace_file,
-    replace_folder,
-    room_for,
 )
 
-STEP_NAME = re.compile(r"step-(\d{6,12})")
+FORMAT = 1
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+Whole = Annotated[int, Range(0, 2**53)]
 
 
-class RunFolder:
-    """Reads and writes one run."""
+@dataclass(kw_only=True)
+class State:
+    """Everything about a run's position that is not a tensor."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.checkpoints = path / "checkpoints"
-        self.metrics = path / "metrics.jsonl"
-        self.events = path / "events.out.tfevents"
-        self.lock: RunLock | None = None
+    step: Whole = 0
+    epoch: Whole = 0
+    batch_index: Whole = 0
+    seconds: Annotated[float, Range(0, 1e15)] = 0.0
+    metrics_bytes: Whole = 0
+    event_bytes: Whole = 0
+    best_value: Annotated[float, Range(-1e300, 1e300)] | None = None
+    best_step: Whole | None = None
+    evaluations_since_best: Whole = 0
+    most_source_gain: Annotated[float, Range(0, 1e300)] = 0.0
+    data_fingerprint: str = ""
 
-    @property
-    def has_started(self) -> bool:
-        """Is there a checkpoint, whole or not?"""
-        return any(self.steps())
 
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint folder, newest first."""
-        if not self.checkpoints.is_dir():
-            return []
-        names = (STEP_NAME.fullmatch(path.name) for path in self.checkpoints.iterdir())
-        return sorted((int(match[1]) for match in names if match), reverse=True)
+@dataclass
+class Checkpoint:
+    """One saved step, checked against its checksums."""
 
-    def step_path(self, step: int) -> Path:
-        return self.checkpoints / f"step-{step:06d}"
-
-    def hold(self) -> None:
-        """Let no other process train here, until `release` or this one's end."""
-        self.refuse_other_folders()
-        with self.room_for(0, "a run"):
-            self.lock = RunLock(self.path)
-
-    def release(self) -> None:
-        lock, self.lock = self.lock, None  # the thread that watches workers may come here, too
-        if lock:
-            lock.release(self.path)
-
-    def create(self, config: Config, tokenizer: PairTokenizer) -> None:
-        """Begin a run, in place of one that never reached a checkpoint."""
-        self.refuse_other_folders()
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.metrics.write_bytes(b"")
-        if self.events.exists():  # the same file: an open TensorBoard holds it, not its name
-            os.truncate(self.events, 0)
-        replace_folder(self.path / "tokenizer", tokenizer.to_files())
-        self.save_config(config)
-
-    def move_aside(self) -> Path | None:
-        """Make room for a new run without losing the old one."""
-        if not self.path.exists() or {path.name for path in self.path.iterdir()} <= {LOCK}:
-            return None
-        self.refuse_other_folders()
-        place = self.path.resolve()
-        if place == Path.cwd():
-            raise CheckpointError("a run cannot be moved aside from inside its own folder")
-        number = 1
-        while (aside := place.with_name(f"{place.name}.old-{number}")).exists():
-            number += 1
-        place.rename(aside)
-        if self.lock:
-            lock, self.lock = self.lock, None
-            lock.release(aside)
-            self.hold()
-        return self.path.with_name(aside.name)
-
-    def refuse_other_folders(self) -> None:
-        """Never write among somebody's other files, and never move them."""
-        if not self.path.exists():
-            return
-        if not self.path.is_dir():
-            raise CheckpointError(f"{self.path} is a file, not a run folder; choose another --run")
-        names = {path.name for path in self.path.iterdir()}
-        # A run that was killed in its first moments has a part of these.
-        first_files = {"checkpoints", "metrics.jsonl", "tokenizer", ".tokenizer.part",
-                       ".config.yaml.part", LOCK}  # fmt: skip
-        whole = {"config.yaml", "checkpoints", "tokenizer", "metrics.jsonl"}  # one may be lost
-        if not names <= first_files and len(whole - names) > 1:
-            raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
-        self.refuse_links()
-
-    def refuse_links(self) -> None:
-        """A link inside a run could make it read, overwrite or delete what is elsewhere."""
-        for folder in (self.path, self.path / "tokenizer", self.checkpoints):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if path.is_symlink():
-                    raise CheckpointError(f"{path}: a link; everything in a run is its own")
-
-    def save_config(self, config: Config) -> None:
-        replace_file(self.path / "config.yaml", config_to_yaml(config).encode("utf-8"))
-
-    def load_config(self) -> Config:
-        if not (self.path / "config.yaml").is_file():
-            why = "it is a file" if self.path.exists() else "there is no such folder"
-            why = "it has no config.yaml" if self.path.is_dir() else why
-            raise CheckpointError(f"{self.path} is not a run folder ({why})")
-        self.refuse_links()
-        try:
-            return load_config(self.path / "config.yaml")
-        except ConfigError as error:
-            raise CheckpointError(str(error)) from None
-
-    def load_tokenizer(self, config: Config) -> PairTokenizer:
-        return PairTokenizer.from_folder(self.path / "tokenizer", config)
-
-    def save(
-        self, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], config: Config
-    ) -> None:
-        """Write a checkpoint, point `last` at it, and clear away those that are no longer kept."""
-        files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
-        with self.room_for(sum(map(len, files.values())), f"step {state.step}"):
-            replace_folder(self.step_path(state.step), files)
-        with self.room_for(0, "the names of checkpoints"):
-            self.settle(state, config)
-
-    def settle(self, state: State, config: Config) -> None:
-        """What follows a new checkpoint; again, where a kill came between the two."""
-        for leftover in self.checkpoints.glob(".step-*.part"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        for name, step in (("best", state.best_step), ("last", state.step)):
-            if step is not None and self.pointed(name) != step:
-                self.point(name, step)
-        for step in set(self.steps()) - kept(self.steps(), state.step, state.best_step, config):
-            remove_folder(self.step_path(step))
-
-    def room_for(self, needed: int, what: str) -> contextlib.AbstractContextManager[None]:
-        """For what may find the disk full; what was saved stays as it is."""
-
-        def advice() -> str:
-            goes_on = f"goes on after step {self.steps()[0]}" if self.has_started else "starts over"
-            return f"make room, and the same command {goes_on}"
-
-        return room_for(needed, self.path, what, advice)
-
-    def tokenizer_checksums(self) -> dict[str, str]:
-        files = sorted((self.path / "tokenizer").glob("*.*"))  # a desktop may leave files there
-        names = ("source.", "target.")
-        return {
-            path.name: checksum(read_own_file(path, MOST_TOKENIZER))
-            for path in files
-            if path.name.startswith(names)
-        }
-
-    def newest_content(self) -> tuple[str, dict[str, Any]]:
-        """The name of the newest checkpoint whose state.json can be read, and what it says."""
-        for step in self.steps():
-            with contextlib.suppress(CheckpointError):
-                return self.step_path(step).name, read_content(self.step_path(step))
-        return "", {"tokenizer": None, "settings": {}}
-
-    def point(self, name: str, step: int) -> None:
-        replace_file(self.checkpoints / name, f"{self.step_path(step).name}\n".encode())
-
-    def pointed(self, name: str) -> int | None:
-        """The step that `last` or `best` names, if it names one."""
-        with contextlib.suppress(CheckpointError, UnicodeDecodeError):
-            text = read_own_file(self.checkpoints / name, 100).decode("utf-8").strip()
-            if match := STEP_NAME.fullmatch(text):
-                return int(match[1])
-        return None
-
-    def load(self, step: int, *, for_training: bool) -> Checkpoint:
-        """Read one step, or say which of its files is damaged."""
-        return read_step(
-            self.step_path(step), step, self.tokenizer_checksums(), for_training=for_training
-        )
-
-    def load_best(self) -> Checkpoint:
-        """Read the step that did best on held-out pairs."""
-        step = self.best_step
-        if step is None:
-            why = "its evaluation.best_metric is none, or it was not evaluated yet"
-            raise CheckpointError(f"{self.path} has no best checkpoint: {why}")
-        try:
-            return self.load(step, for_training=False)
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; --checkpoint last takes the last one") from None
+    path: Path
+    state: State
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    settings: dict[str, Any]  # that the weights were trained with; older ones: none
 
     @property
-    def best_step(self) -> int | None:
-        """The step that `best` names; where one is lost, what the newest checkpoint knows."""
-        if (step := self.pointed("best")) in self.steps() or not self.has_started:
-            return step
-        return self.load_newest([], for_training=False).state.best_step
+    def bytes_of_weights(self) -> int:
+        return sum(each.nbytes for each in self.model.values())
 
-    def load_newest(self, complaints: list[str], *, for_training: bool) -> Checkpoint:
-        return self.load_last(1, complaints, for_training=for_training, among=self.steps())[0]
 
-    def load_last(
-        self, count: int, complaints: list[str], *, for_training: bool, among: list[int]
-    ) -> list[Checkpoint]:
-        """Read the first whole ones of some steps; each damaged one on the way adds a complaint."""
-        found: list[Checkpoint] = []
-        for step in among:
-            if len(found) == count:
-                break
-            try:
-                found.append(self.load(step, for_training=for_training))
-            except CheckpointError as error:
-                complaints.append(str(error))
-            if sum(each.bytes_of_weights for each in found) > most_tensor_bytes():
-                raise CheckpointError(f"{self.path}: {len(found)} checkpoints fill the memory")
-        if found:
-            return found
+def step_files(
+    state: State,
+    model: dict[str, Tensor],
+    optimizer: dict[str, Tensor],
+    tokenizer_checksums: dict[str, str],
+    config: Config,
+) -> dict[str, bytes]:
+    """The files of a checkpoint's folder."""
+    tensors = {MODEL: tensor_bytes(model), OPTIMIZER: tensor_bytes(optimizer)}
+    content = {
+        "format": FORMAT,
+        "files": {name: checksum(content) for name, content in tensors.items()},
+        "tokenizer": tokenizer_checksums,
+        "settings": weights_settings(config),
+        "state": dataclasses.asdict(state),
+    }
+    return {**tensors, STATE: json_with_checksum(content)}
+
+
+def weights_settings(config: Config) -> dict[str, dict[str, Any]]:
+    """The settings without which weights mean something else."""
+    return {
+        "model": dataclasses.asdict(config.model),
+        "tokenizer": dataclasses.asdict(config.tokenizer),
+    }
+
+
+def read_content(folder: Path) -> dict[str, Any]:
+    """What state.json says, if it is whole and of a format that is known."""
+    where = str(folder / STATE)
+    data = read_json_with_checksum(read_own_file(folder / STATE, MOST_JSON), where)
+    if data.get("format") != FORMAT:
         raise CheckpointError(
-            f"{self.path} has no whole checkpoint"
-            + (f": {complaints[0]}" if complaints else "; train it first")
+            f"{folder}: format {data.get('format')}, this version reads format {FORMAT}"
         )
+    data.setdefault("settings", {})  # which older ones do not have
+    for name in ("files", "tokenizer", "settings", "state"):
+        if not isinstance(data.get(name), dict):
+            raise CheckpointError(f"{where}: '{name}' is missing or not what it should be")
+    return data
+
+
+def read_step(
+    folder: Path, step: int, tokenizer_checksums: dict[str, str], *, for_training: bool
+) -> Checkpoint:
+    """Read one step, or say which of its files is damaged."""
+    data = read_content(folder)
+    mistakes: list[Mistake] = []
+    state: State = build_section(State, data["state"], "state", mistakes)
+    if mistakes:
+        raise CheckpointError(f"{folder / STATE}: {mistakes[0].message}")
+    if state.step != step:
+        raise CheckpointError(f"{folder / STATE}: is of step {state.step}")
+    if data["tokenizer"] != tokenizer_checksums:
+        raise CheckpointError(
+            f"{folder.parent.parent / 'tokenizer'}: damaged (its checksum does not match); the "
+            "command that trained it makes it again"
+        )
+    names = [MODEL, OPTIMIZER] if for_training else [MODEL]
+    if not all(isinstance(data["files"].get(name), str) for name in names):
+        raise CheckpointError(f"{folder / STATE}: lacks a checksum")
+    tensors = [read_tensors(folder / name, data["files"][name]) for name in names]
+    for name, each in zip(names, tensors, strict=True):
+        if bad := first_not_finite(each):
+            raise CheckpointError(f"{folder / name}: '{bad}' has values that are not finite")
+    memory = tensors[1] if for_training else {}
+    return Checkpoint(folder, state, tensors[0], memory, data["settings"])
+
+
+def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
+    """The name of a tensor with a value that is infinite or not a number, if there is one."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            return name
+    return None
+
+
+def refuse_other_settings(settings: dict[str, Any], step: str, config: Config, run: Path) -> None:
+    """Refuse a config.yaml under which a step's weights would mean something else."""
+    changed = changed_between(settings, weights_settings(config))
+    if changed:
+        told = "; ".join(f"{key} is {new}, not {old}" for key, (old, new) in changed.items())
+        raise CheckpointError(
+            f"{run / 'config.yaml'}: not what {step} was trained with ({told}); put that back"
+        )
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The weights by name, a shared one once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def mean_tensors(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several checkpoints' weights; of one, its own bits."""
+    if len(each) == 1:
+        return each[0]
+    return {
+        name: torch.stack([tensors[name].double() for tensors in each]).mean(dim=0).to(first.dtype)
+        for name, first in each[0].items()
+    }
+
+
+def trained_model(
+    config: Config, tokenizer: PairTokenizer, saved: dict[str, dict[str, Tensor]]
+) -> EncoderDecoder:
+    """A model with the mean of the weights that were saved in some places."""
+    sizes = len(tokenizer.source), len(tokenizer.target)
+    with torch.device("meta"):  # shapes only: a config may ask for far more than was saved
+        shapes = build_model(config.model, *sizes, PAD_ID, initialize=False)
+    asked = sum(parameter.numel() for parameter in shapes.parameters())
+    for where, tensors in saved.items():
+        found = sum(each.numel() for each in tensors.values())
+        if asked != found:
+            raise CheckpointError(f"{where}: {found:,} numbers, the config asks for {asked:,}")
+    model = build_model(config.model, *sizes, PAD_ID, initialize=False)
+    own = model_tensors(model)
+    for where, tensors in saved.items():
+        refuse_others(own, tensors, where)
+    copy_into(own, mean_tensors(list(saved.values())), next(iter(saved)))
+    return model
+
+
+def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Copy a checkpoint's weights into a model that must have exactly these."""
+    own = model_tensors(model)
+    refuse_others(own, tensors, where)
+    copy_into(own, tensors, where)
+
+
+def refuse_others(own: dict[str, Tensor], tensors: dict[str, Tensor], where: str) -> None:
+    """Refuse tensors that are not exactly a model's."""
+    if missing := sorted(own.keys() - tensors.keys()):
+        raise CheckpointError(f"{where}: lacks the tensor '{missing[0]}'")
+    refuse_misfits(own, tensors, where)
+
+
+def copy_into(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
+    """Copy tensors by name; refuses names, shapes and number types that do not fit."""
+    refuse_misfits(targets, values, where)
+    with torch.no_grad():
+        for name, value in values.items():
+            targets[name].copy_(value)
+
+
+def refuse_misfits(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
+    for name, value in values.items():
+        if name not in targets:
+            raise CheckpointError(f"{where}: has a tensor '{name}' that the model has not")
+        target = targets[name]
+        if value.shape != target.shape or value.dtype != target.dtype:
+            raise CheckpointError(
+                f"{where}: '{name}' is {tuple(value.shape)} {value.dtype}, "
+                f"the model wants {tuple(target.shape)} {target.dtype}"
+            )
+
+
+def most_tensor_bytes() -> int:
+    """A quarter of this machine's memory: what is read takes twice its size for a while."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        memory = 0
+    return memory // 4 if memory > 0 else 2**33  # where a system does not tell
+
+
+def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, Tensor]:
+    """Tensors of a safetensors file; nothing in it is ever executed."""
+    content = read_own_file(path, most_tensor_bytes())
+    if expected_checksum is not None and checksum(content) != expected_checksum:
+        raise CheckpointError(f"{path}: damaged (its checksum does not match)")
+    try:
+        return bytes_to_tensors(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
+
+
+def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
+    return tensors_to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def bytes_to_tensors(content: bytes) -> dict[str, Tensor]:
+    return tensors_from_bytes(content)

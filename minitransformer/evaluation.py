@@ -1,237 +1,210 @@
-"""How good a run is on a split or on files, and whether it is better than another.
+"""How good a model is on sentence pairs: loss, accuracies, BLEU and chrF of a split.
 
-python -m minitransformer.evaluation runs/tiny --split valid
+B batch, T target, N labels, C chunk, V vocabulary.
 """
 
-if __name__ == "__main__":
-    from minitransformer.terminal import end_on_interrupt
-
-    end_on_interrupt()
-
-import argparse
-import sys
-from pathlib import Path
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from minitransformer import metrics
-from minitransformer.config import load_config
-from minitransformer.data.corpus import Split
-from minitransformer.data.preparation import Prepared, prepare
-from minitransformer.data.text_files import misalignment, text_lines
-from minitransformer.data.words import LONE_SURROGATE, normalize
-from minitransformer.decoding import Translator
-from minitransformer.errors import DataError, UsageError
-from minitransformer.judging import evaluate
-from minitransformer.metrics import References
-from minitransformer.search_options import (
-    add_search_options,
-    add_weights_options,
-    check_search_options,
-    load_translator,
+from minitransformer.data.batching import Batch, make_batch
+from minitransformer.data.corpus import Pair
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.data.tokenizer import (
+    EOS,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    PairTokenizer,
+    normalize,
 )
-from minitransformer.terminal import run_command, take_interrupts
+from minitransformer.metrics import Score, Sum
+from minitransformer.model.base import EncoderDecoder
+from minitransformer.model.loss import cross_entropy, rows_per_chunk
+from minitransformer.search import GREEDY, Search, evaluating, produced_ids
+from minitransformer.settings import Config
 
 
-class TestSet(NamedTuple):
-    """Sentences to translate, and what is right for each of them."""
+@dataclass(frozen=True)
+class Sample:
+    """One evaluated sentence."""
 
-    name: str
-    sources: list[str]
-    references: References
-    remarks: list[str]
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minitransformer.evaluation",
-        description="Score a trained run on a split of the corpus that its config names, or on "
-        "files; compare it with another run.",
-    )
-    parser.add_argument("run", type=Path, help="a run's folder, such as runs/tiny")
-    parser.add_argument("--split", choices=("train", "valid", "test"), help="default: test")
-    parser.add_argument(
-        "--input", type=Path, metavar="FILE",
-        help="score on these sentences instead, one a line; without --references, all that stands "
-        "behind a sentence after tabs is right",
-    )  # fmt: skip
-    parser.add_argument(
-        "--references", type=Path, nargs="+", action="extend", metavar="FILE",
-        help="their translations, line by line; several files are several references",
-    )  # fmt: skip
-    parser.add_argument(
-        "--against", type=Path, metavar="RUN",
-        help="another run: both scores, and whether chance explains the difference",
-    )  # fmt: skip
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="look elsewhere, such as data.test=other.tsv (repeatable)",
-    )  # fmt: skip
-    add_weights_options(parser)
-    add_search_options(parser)
-    options = parser.parse_args(arguments)
-    if options.references and not options.input:
-        raise UsageError("--references are the translations of an --input")
-    if options.input and options.split:
-        raise UsageError("--split or --input: choose one of them")
-    check_search_options(options)
-    for change in options.set:
-        if not change.startswith(("data.", "evaluation.")):
-            raise UsageError(f"--set {change}: only data.… and evaluation.… can be changed here")
-        if change.startswith(("evaluation.average", "evaluation.best_metric")):
-            raise UsageError(f"--set {change}: use --average or --checkpoint instead")
-    return options
+    source: str
+    reference: str
+    translation: str
+    forced: str  # what was predicted where every earlier token was given
+    is_exact: bool
 
 
-def main(arguments: list[str]) -> int:
-    take_interrupts()
-    options = parse(arguments)
-    translator = load_translator(options.run, options)
-    other = load_translator(options.against, options) if options.against else None
-    config = load_config(options.run / "config.yaml", options.set)
-    if options.input:
-        test = read_files(options.input, options.references or [])
-    else:
-        prepared = prepare(config, translator.tokenizer)
-        split = asked_split(prepared, translator, options)
-        test = of_split(split)
-    count = f"{len(test.sources):,} pair{'s' * (len(test.sources) != 1)}"
-    print(f"{options.run} ({translator.checkpoint}) on {test.name}: {count}")
-    print(f"  search: {translator.search}")
-    for line in test.remarks:
-        print(f"  {line}")
-    if not options.input and split.name != "train":
-        learned = {normalize(pair.source) for pair in prepared.corpus.train}
-        if seen := sum(normalize(source) in learned for source in test.sources):
-            print(f"  {seen:,} whose source is among the training pairs, too")
-        if prepared.fingerprint != translator.data_fingerprint:
-            print("  (training pairs as they are now; it was trained with others)")
-    tokenizer = config.evaluation.bleu_tokenizer
-    if other:
-        print(f"against {options.against} ({other.checkpoint})")
-        if not options.input and other.data_fingerprint != translator.data_fingerprint:
-            print("  (was trained with other pairs)")
-        print_comparison(translator, other, test, tokenizer)
-    elif options.input:
-        encoded_sources = [translator.tokenizer.encode_source(text) for text in test.sources]
-        if unknown := sum(bool(each.unknown) for each in encoded_sources):
-            print(f"  {unknown:,} with words or characters that training does not have")
-        if cut := sum(len(each.ids) > translator.max_length for each in encoded_sources):
-            print(f"  {cut:,} longer than the {translator.max_length} tokens that the model takes")
-        print_scores(text_scores(translated(translator, test), test.references, tokenizer))
-    else:
-        encoded = prepared.encoded[split.name]
-        found = evaluate(
-            translator.model, list(split), encoded, translator.tokenizer, config, translator.search
-        )
-        translations = [sample.translation for sample in found.samples]
-        print_scores(found.row() | text_scores(translations, test.references, tokenizer))
-    return 0
+@dataclass(frozen=True)
+class Evaluation:
+    """What one split scored; sums keep their counts."""
+
+    loss: Sum
+    accuracy_teacher_forced: Sum
+    accuracy_free_running: Sum
+    exact_match: Sum
+    bleu: Score
+    chrf: Score
+    samples: list[Sample]
+    seconds: float
+
+    def row(self) -> dict[str, Any]:
+        """The numbers alone, ready for a line of JSON."""
+        return {
+            "loss": self.loss.mean,
+            "perplexity": metrics.perplexity(self.loss.mean),
+            "exact_match": self.exact_match.mean,
+            "accuracy_teacher_forced": self.accuracy_teacher_forced.mean,
+            "accuracy_free_running": self.accuracy_free_running.mean,
+            "bleu": self.bleu.value,
+            "bleu_signature": self.bleu.signature,
+            "chrf": self.chrf.value,
+            "chrf_signature": self.chrf.signature,
+        }
 
 
-def asked_split(prepared: Prepared, translator: Translator, options: argparse.Namespace) -> Split:
-    """The split that was asked for; refuses one that is another than the run was judged by."""
-    name, corpus = options.split or "test", prepared.corpus
-    is_cut = name != "test" or corpus.config.split_test > 0  # and may now be what was trained on
-    if is_cut and prepared.fingerprint != translator.data_fingerprint:
-        raise DataError(
-            f"{corpus.name} has other sentence pairs now than {options.run} was trained with, or "
-            "is split otherwise; name pairs to score as --input FILE"
-        )
-    if name not in corpus.splits:
-        raise DataError(
-            f"{corpus.name} has no {name} split (there: {', '.join(corpus.splits)}); choose "
-            "another, or name pairs as --input FILE or with --split test --set data.test=FILE"
-        )
-    return corpus.splits[name]
+class Judged(NamedTuple):
+    """What a model said of one batch: plain numbers, which another process can send."""
+
+    places: list[int]
+    loss: float
+    predicted: list[list[int]]  # where every earlier token is given
+    produced: list[list[int]]
 
 
-def of_split(split: Split) -> TestSet:
-    pairs = list(split)
-    name = split.source.name
-    return TestSet(
-        name if name.endswith(f"({split.name})") else f"{name} ({split.name})",
-        [pair.source for pair in pairs],
-        [[normalize(pair.target)] for pair in pairs],
-        split.report.lines(),
-    )
+def batches_by_length(encoded: Sequence[EncodedPair], size: int) -> list[list[int]]:
+    """Places of pairs, those of similar length together."""
+    by_length = sorted(range(len(encoded)), key=lambda place: len(encoded[place].source))
+    return [by_length[start : start + size] for start in range(0, len(by_length), size)]
 
 
-def read_files(source: Path, references: list[Path]) -> TestSet:
-    """Sentences and their references from aligned files, or from the columns of one."""
-    rows = [[field.strip() for field in line.split("\t")] for line in whole_lines(source)]
-    if not rows:
-        raise DataError(f"{source} is empty")
-    for path in references:
-        lines = whole_lines(path)
-        if len(lines) != len(rows):
-            raise DataError(misalignment(source, path))
-        for row, line in zip(rows, lines, strict=True):
-            row.append(line.strip())
-    for number, row in enumerate(rows, start=1):
-        for path, text in zip([source, *references], row, strict=False):
-            if not text:
-                raise DataError(f"{path}, line {number}: nothing there")
-        if references and len(row) != 1 + len(references):
-            raise DataError(
-                f"{source}, line {number}: a tab; references stand behind tabs or in --references"
+def judge(
+    model: EncoderDecoder,
+    encoded: Sequence[EncodedPair],
+    batches: list[list[int]],
+    start_id: int,
+    max_length: int,
+    search: Search = GREEDY,
+    *,
+    is_capped: bool,
+) -> list[Judged]:
+    """What a model says of each batch, with every earlier token given and on its own.
+
+    Early models run on and on; capped, a translation ends where nothing more can be right.
+    """
+    device = next(model.parameters()).device
+    judged = []
+    for places in batches:
+        batch = make_batch([encoded[place] for place in places], start_id).to(device)
+        lengths = [len(encoded[place].target) for place in places]
+        loss, predicted = teacher_forced(model, batch)
+        limits = [
+            min(2 * max(map(len, encoded[place])) + 10, max_length) if is_capped else max_length
+            for place in places
+        ]
+        judged.append(
+            Judged(
+                places,
+                loss,
+                [ids.tolist() for ids in torch.split(predicted, lengths)],
+                produced_ids(model, batch.source, start_id, limits, search),
             )
-        if not references and not any(row[1:]):
-            raise DataError(
-                f"{source}, line {number}: no reference after a tab; "
-                "name a file of them as --references"
+        )
+    return judged
+
+
+def teacher_forced(model: EncoderDecoder, batch: Batch) -> tuple[float, Int[Tensor, " labels"]]:
+    """The summed loss and the predicted ids of all labels, when every earlier token is given."""
+    is_label = batch.target_output != PAD_ID  # [B, T]
+    labels = batch.target_output[is_label]  # [N]
+    with evaluating(model), torch.inference_mode():
+        states = model.decode_states(batch.target_input, model.encode(batch.source))[is_label]
+        loss, predicted = 0.0, []
+        rows = rows_per_chunk(model.head.weight)
+        for chunk, label in zip(torch.split(states, rows), torch.split(labels, rows), strict=True):
+            logits = model.head(chunk)  # [C, V]
+            loss += float(cross_entropy(logits, label))
+            predicted.append(logits.argmax(dim=-1))
+    return loss, torch.cat(predicted)
+
+
+def evaluate(
+    model: EncoderDecoder,
+    pairs: list[Pair],
+    encoded: Sequence[EncodedPair],
+    tokenizer: PairTokenizer,
+    config: Config,
+    search: Search = GREEDY,
+) -> Evaluation:
+    """Score a model on sentence pairs."""
+    began = time.perf_counter()
+    size = search.sentences_at_a_time(config.evaluation.batch_size)
+    batches = batches_by_length(encoded, size)
+    judged = judge(
+        model, encoded, batches, tokenizer.start_id, config.model.max_length, search,
+        is_capped=False,
+    )  # fmt: skip
+    return summarize(pairs, encoded, judged, tokenizer, config, began)
+
+
+def summarize(
+    pairs: list[Pair],
+    encoded: Sequence[EncodedPair],
+    judged: list[Judged],
+    tokenizer: PairTokenizer,
+    config: Config,
+    began: float,
+) -> Evaluation:
+    """The scores of a split whose batches have been judged."""
+    loss, forced, free = 0.0, Sum(0, 0), Sum(0, 0)
+    translations, forced_texts = ([""] * len(pairs) for _ in range(2))
+    is_exact = [False] * len(pairs)
+    for batch in judged:
+        loss += batch.loss
+        for place, predicted, ids in zip(
+            batch.places, batch.predicted, batch.produced, strict=True
+        ):
+            expected = encoded[place].target
+            forced += metrics.matching_tokens(predicted, expected)
+            free += metrics.matching_tokens(ids, expected)
+            forced_texts[place] = forced_text(tokenizer, predicted)
+            translations[place] = tokenizer.target.decode(ids)
+            # An unknown word of the reference is not <UNK>: nothing that is produced equals it.
+            # Pieces may be cut otherwise and still make the same text.
+            is_exact[place] = (
+                ids[-1] == EOS_ID
+                and UNK_ID not in ids
+                and translations[place] == tokenizer.target.decode(expected)
             )
-    sources = [row[0] for row in rows]
-    return TestSet(source.name, sources, [[text for text in row[1:] if text] for row in rows], [])
+    references = [[normalize(pair.target)] for pair in pairs]
+    return Evaluation(
+        loss=Sum(loss, forced.count),
+        accuracy_teacher_forced=forced,
+        accuracy_free_running=free,
+        exact_match=Sum(sum(is_exact), len(pairs)),
+        bleu=metrics.bleu(translations, references, config.evaluation.bleu_tokenizer),
+        chrf=metrics.chrf(translations, references),
+        samples=[
+            Sample(*pair, translations[place], forced_texts[place], is_exact[place])
+            for place, pair in enumerate(pairs)
+        ],
+        seconds=time.perf_counter() - began,
+    )
 
 
-def whole_lines(path: Path) -> list[str]:
-    """A file's lines; refuses bytes that are not UTF-8."""
-    lines = list(text_lines(path))
-    for number, line in enumerate(lines, start=1):
-        if not line.isascii() and LONE_SURROGATE.search(line):
-            raise DataError(f"{path}, line {number}: not UTF-8")
-    return [normalize(line) for line in lines]
-
-
-def translated(translator: Translator, test: TestSet) -> list[str]:
-    return [translation.text for translation in translator.translate(test.sources)]
-
-
-def text_scores(translations: list[str], references: References, tokenizer: str) -> dict[str, Any]:
-    """BLEU as it is and in lower case, and chrF."""
-    cased = metrics.bleu(translations, references, tokenizer)
-    lower = metrics.bleu(translations, references, tokenizer, lowercase=True)
-    chrf = metrics.chrf(translations, references)
-    return {
-        "bleu": cased.value,
-        "bleu_details": cased.details,
-        "bleu_signature": cased.signature,
-        "bleu_lowercase": lower.value,
-        "bleu_lowercase_signature": lower.signature,
-        "chrf": chrf.value,
-        "chrf_signature": chrf.signature,
-    }
-
-
-def print_scores(scores: dict[str, Any]) -> None:
-    for name, value in scores.items():
-        shown = f"{value:.4f}" if isinstance(value, float) else value
-        if value is None:
-            shown = "- (no reference has four words)" if name.startswith("bleu") else "-"
-        print(f"  {name:24} {shown}")
-
-
-def print_comparison(
-    translator: Translator, other: Translator, test: TestSet, tokenizer: str
-) -> None:
-    """Both scores with their intervals, and how probable their difference is by chance."""
-    both = (translated(translator, test), translated(other, test))
-    for each in metrics.compare(*both, test.references, tokenizer):
-        p = "too few sentences for a p" if each.p is None else f"p = {each.p:.4f}"
-        print(f"  {each.metric:5} {each.first} against {each.second}, {p}")
-        print(f"        {each.signature}")
-    print("  (mean and 95 % interval of resampled tests; p < 0.05: more than chance explains)")
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(sys.argv[1:])))
+def forced_text(tokenizer: PairTokenizer, predicted: list[int]) -> str:
+    """What was predicted at each place; an <EOS> before the last is shown, for it ends nothing."""
+    parts: list[list[int]] = [[]]
+    for place, id in enumerate(predicted):
+        if id != EOS_ID:
+            parts[-1].append(id)
+        elif place < len(predicted) - 1:
+            parts.append([])
+    return f" {EOS} ".join(tokenizer.target.decode(part) for part in parts)

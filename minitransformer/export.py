@@ -5,7 +5,7 @@ D d_model, F d_ff, P positions, V vocabulary.
 """
 
 if __name__ == "__main__":
-    from minitransformer.terminal import end_on_interrupt
+    from minitransformer.command_line import end_on_interrupt
 
     end_on_interrupt()
 
@@ -20,9 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer.checkpoint import RunFolder
-from minitransformer.data.tokens import BOS, BOS_ID, EOS, PAD_ID, UNK
-from minitransformer.decoding import Translator
+from minitransformer.command_line import (
+    add_weights_options,
+    check_weights_options,
+    run_command,
+    take_interrupts,
+)
+from minitransformer.data.tokenizer import BOS, BOS_ID, EOS, PAD_ID, UNK
 from minitransformer.errors import UsageError, UserError
 from minitransformer.model.base import EncoderDecoder, Stack
 from minitransformer.model.positional import LearnedPositions, sinusoid_table
@@ -34,9 +38,9 @@ from minitransformer.model.transformer import (
     MultiHeadAttention,
     Transformer,
 )
-from minitransformer.search_options import add_weights_options, check_weights_options
+from minitransformer.run import RunFolder
 from minitransformer.settings import ModelConfig
-from minitransformer.terminal import run_command, take_interrupts
+from minitransformer.translator import Translator
 
 NEVER = -1e9  # the bias of what is never produced; no other logit comes near
 LONGEST_INPUT = 1024  # tokens at which CTranslate2 cuts a source, unless told otherwise

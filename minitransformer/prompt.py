@@ -5,13 +5,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from minitransformer.decoding import Translator
 from minitransformer.errors import UsageError, UserError, did_you_mean
 from minitransformer.explain.checking import check
-from minitransformer.explain.experiments import NOTHING, Experiment, head_of
-from minitransformer.explain.terminal_view import View, wants_colour
+from minitransformer.explain.interventions import NOTHING, Experiment, head_of
+from minitransformer.explain.terminal import View, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
-from minitransformer.line_translation import RUNNERS_UP, remarks, score_fields
+from minitransformer.translator import RUNNERS_UP, Translator, remarks, score_fields
 
 HELP = """\
   :walk                   how the last sentence was translated, a block per token

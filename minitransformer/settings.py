@@ -3,7 +3,22 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from minitransformer.schema import Range
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers a setting may take."""
+
+    low: float
+    high: float
+    below: bool = False  # True: `high` itself is not allowed
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        high = f"{self.high:,}" if isinstance(self.high, int) else f"{self.high:g}"
+        return f"from {self.low:g} {'to below' if self.below else 'to'} {high}"
+
 
 Count = Annotated[int, Range(1, 10**9)]
 CountOrNone = Annotated[int, Range(0, 10**9)]  # 0 switches the thing off

@@ -5,19 +5,29 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
-from torch import Tensor
-
 from minitransformer.errors import CheckpointError
-from minitransformer.regular_file import read_regular_file
+
+
+def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) -> bytes:
+    """Return a file's content; raises OSError for pipes, devices and more than `max_bytes`."""
+    extra = getattr(os, "O_NONBLOCK", 0)  # without it, opening a pipe waits for its writer
+    if not follow_links:
+        extra |= getattr(os, "O_NOFOLLOW", 0)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > max_bytes:
+            raise OSError(errno.EINVAL, f"larger than {max_bytes:,} bytes", str(path))
+        return file.read(status.st_size)
+
 
 MOST_JSON = 2**24  # bytes of a state.json, which has a few hundred
 MOST_TOKENIZER = 2**27  # bytes of a vocabulary; one of a million pieces has half of it
@@ -152,31 +162,3 @@ def read_own_file(path: Path, most: int) -> bytes:
     except (OSError, ValueError) as error:
         why = "a link, not a file of its own" if path.is_symlink() else None
         raise CheckpointError(f"{path}: {why or getattr(error, 'strerror', error)}") from None
-
-
-def most_tensor_bytes() -> int:
-    """A quarter of this machine's memory: what is read takes twice its size for a while."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        memory = 0
-    return memory // 4 if memory > 0 else 2**33  # where a system does not tell
-
-
-def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file; nothing in it is ever executed."""
-    content = read_own_file(path, most_tensor_bytes())
-    if expected_checksum is not None and checksum(content) != expected_checksum:
-        raise CheckpointError(f"{path}: damaged (its checksum does not match)")
-    try:
-        return bytes_to_tensors(content)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
-
-
-def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
-    return tensors_to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()})
-
-
-def bytes_to_tensors(content: bytes) -> dict[str, Tensor]:
-    return tensors_from_bytes(content)

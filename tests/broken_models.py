@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from minitransformer.data.tokens import UNK_ID
-from minitransformer.doctor.breakages import Breakage
+from minitransformer.data.tokenizer import UNK_ID
+from minitransformer.doctor.pitfalls import Breakage
 from minitransformer.model import recurrent, transformer
 from minitransformer.model.base import Memory
 from minitransformer.model.recurrent import (

@@ -4,8 +4,7 @@ import csv
 import json
 from pathlib import Path
 
-from minitransformer.data.corpus import Corpus, Pair, load_corpus
-from minitransformer.data.sources import sources_of
+from minitransformer.data.corpus import Corpus, Pair, load_corpus, sources_of
 from minitransformer.settings import Config, DataConfig, HygieneConfig
 
 

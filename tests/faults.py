@@ -142,7 +142,9 @@ def same_call(call: str, at: int = 1) -> Phase:
 
 TRAINING = "minitransformer.training"
 PHASES = {
-    "starting": Phase("minitransformer.device:choose_device", ""),  # a worker: before any import
+    "starting": Phase(
+        "minitransformer.translator:choose_device", ""
+    ),  # a worker: before any import
     "torch loaded": same_call(f"{TRAINING}.distributed:open_store"),
     "joining": same_call("torch.distributed:init_process_group"),
     "loading the corpus": Phase(  # the others wait for rank 0
@@ -153,7 +155,7 @@ PHASES = {
     "a step": same_call(f"{TRAINING}.trainer:learning_rate", 5),
     "an evaluation": same_call(f"{TRAINING}.trainer:evaluate_splits", 2),
     "a save": Phase(  # which the others wait for
-        "minitransformer.checkpoint:RunFolder.save", f"{TRAINING}.trainer:Trainer.save", 2
+        "minitransformer.run:RunFolder.save", f"{TRAINING}.trainer:Trainer.save", 2
     ),
     "the end": same_call("torch.distributed:destroy_process_group"),
 }

@@ -18,7 +18,7 @@ context.set_forkserver_preload(
     [
         "tests.plain_interrupts",
         "minitransformer.explain.tensorboard",
-        "minitransformer.training.console",
+        "minitransformer.training.callbacks",
         "minitransformer.prompt",
         "torchtext.vocab",
     ]

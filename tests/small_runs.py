@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
-from minitransformer.decoding import Translator
+from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from minitransformer.storage import checksum
 from minitransformer.training.trainer import Trainer
+from minitransformer.translator import Translator
 from tests.processes import ROOT
 
 SMALL = (

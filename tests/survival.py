@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minitransformer.checkpoint import RunFolder
+from minitransformer.run import RunFolder
 from minitransformer.storage import read_json_with_checksum
 from tests.events import everything_without_clock
 from tests.faults import Fault, Sabotage

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.model.positional import sinusoid_table
 from minitransformer.model.transformer import MultiHeadAttention
 from minitransformer.settings import ModelConfig

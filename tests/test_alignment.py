@@ -6,29 +6,27 @@ import shutil
 import pytest
 import torch
 
+from minitransformer.command_line import run_command
 from minitransformer.config import config_to_yaml
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokens import BOS_ID, EOS_ID, Word
-from minitransformer.decoding import Translator
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, Word
 from minitransformer.explain.alignment import (
-    AlignedPair,
-    aligned_pairs,
-    judged_heads,
-    main,
-    measure,
-)
-from minitransformer.explain.best_alignment import (
     FED,
     LABELLINGS,
     PRODUCED,
+    AlignedPair,
     HeadAlignment,
+    aligned_pairs,
     as_json,
     best_of,
+    judged_heads,
+    main,
+    measure,
     remember,
     remembered,
 )
 from minitransformer.model.trace import tap
-from minitransformer.terminal import run_command
+from minitransformer.translator import Translator
 from tests.processes import Running, run
 from tests.small_runs import small_config, trainer_for
 from tests.variants import RECURRENTS, build
@@ -262,7 +260,7 @@ def test_a_trained_model_looks_at_the_token_that_it_is_about_to_translate(tmp_pa
     trained = Running("train.py", "--config", "substitute.yaml", "--run", "run", "--set",
                       "logging.tensorboard=false", folder=tmp_path).finish(600)  # fmt: skip
     assert trained.code == 0, trained.err
-    scores = run("minitransformer/evaluation.py", "run", folder=tmp_path).out
+    scores = run("minitransformer/evaluate.py", "run", folder=tmp_path).out
     assert float(scores.split("exact_match")[1].split()[0]) >= 0.99
     assert run(COMMAND, "run", folder=tmp_path).code == 0
     best = remembered(tmp_path / "run", "step-002000")

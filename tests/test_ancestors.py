@@ -31,7 +31,7 @@ from benchmarks.ancestors_runs import RECURRENT_REVERSE, REVERSE, Contestant, co
 from benchmarks.measuring import write_json
 from minitransformer.config import changed_keys
 from minitransformer.errors import DataError, UsageError
-from minitransformer.judging import Sample
+from minitransformer.evaluation import Sample
 from tests.processes import ROOT
 from tests.small_runs import RECURRENT, small_config, trainer_for
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitransformer.data.sources import sources_of
+from minitransformer.data.corpus import sources_of
 from minitransformer.errors import DataError
 from minitransformer.settings import DataConfig
 from tests.corpus_files import corpus_of

@@ -8,19 +8,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minitransformer.config import config_from_data, config_to_yaml, load_config
-from minitransformer.data.bpe_tokenizer import BpeTokenizer
-from minitransformer.data.tokens import SPECIALS
-from minitransformer.data.word_tokenizer import WordTokenizer
+from minitransformer.config import (
+    StrictLoader,
+    TextLoader,
+    config_from_data,
+    config_to_yaml,
+    load_config,
+    read_yaml,
+    write_yaml,
+)
+from minitransformer.data.tokenizer import SPECIALS, BpeTokenizer, WordTokenizer
 from minitransformer.errors import CheckpointError, ConfigError, SheetError, UsageError
-from minitransformer.explain.worked.documents import sheet_json, sheet_markdown
-from minitransformer.explain.worked.engine import work_through
-from minitransformer.explain.worked.latex import latex_document
-from minitransformer.explain.worked.pages import worked_page
-from minitransformer.explain.worked.report import sheet_text
-from minitransformer.explain.worked.sheet_reader import SHEETS, SHIPPED, read_sheet
 from minitransformer.settings import Config, TokenizerConfig
-from minitransformer.strict_yaml import StrictLoader, TextLoader, read_yaml, write_yaml
+from minitransformer.worked.documents import latex_document, sheet_json, sheet_markdown
+from minitransformer.worked.engine import work_through
+from minitransformer.worked.pages import worked_page
+from minitransformer.worked.reader import SHEETS, SHIPPED, read_sheet
+from minitransformer.worked.report import sheet_text
 from tests.damage import NASTY, damaged, outcome
 from tests.processes import ROOT
 from tests.test_config import any_sections, plain_data

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.data.batching import BatchStream, epoch_order, make_batch, pad
-from minitransformer.data.encoding import Collector, EncodedPair, EncodedSplit
-from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.data.dataset import Collector, EncodedPair, EncodedSplit
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60)
 

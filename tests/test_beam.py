@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from minitransformer import Translator
-from minitransformer.beam import beam_search
 from minitransformer.data.batching import pad
-from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.search import GREEDY, Search, greedy
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from minitransformer.search import GREEDY, Search, beam_search, greedy
 from tests.variants import VARIANTS, build, ids
 
 WORDS = [id for id in range(11) if id not in (PAD_ID, BOS_ID, EOS_ID)]  # of the toy vocabulary

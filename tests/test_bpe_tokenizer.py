@@ -4,11 +4,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from minitransformer.data.bpe_tokenizer import BpeTokenizer, join_pieces, plain_spaces
-from minitransformer.data.sources import shipped_corpora
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import SPECIALS, UNK_ID
-from minitransformer.data.words import normalize
+from minitransformer.data.corpus import shipped_corpora
+from minitransformer.data.tokenizer import (
+    SPECIALS,
+    UNK_ID,
+    BpeTokenizer,
+    PairTokenizer,
+    join_pieces,
+    normalize,
+    plain_spaces,
+)
 from minitransformer.errors import CheckpointError
 from minitransformer.settings import Config, TokenizerConfig
 from tests.corpus_files import corpus_of

@@ -8,16 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import storage
-from minitransformer.checkpoint import RunFolder, State
+from minitransformer.checkpoint import read_tensors, tensor_bytes
 from minitransformer.errors import CheckpointError
-from minitransformer.newest_runs import runs_newest_first
+from minitransformer.run import RunFolder, State, runs_newest_first
 from minitransformer.settings import Config
-from minitransformer.storage import (
-    json_with_checksum,
-    read_json_with_checksum,
-    read_tensors,
-    tensor_bytes,
-)
+from minitransformer.storage import json_with_checksum, read_json_with_checksum
 from tests.small_runs import same_bits, small_config, trainer_for, weights
 
 

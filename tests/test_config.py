@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.config import changed_keys, config_from_data, config_to_yaml, load_config
+from minitransformer.config import (
+    changed_keys,
+    config_from_data,
+    config_to_yaml,
+    load_config,
+    read_yaml,
+    write_yaml,
+)
 from minitransformer.errors import ConfigError, UsageError, UserError
 from minitransformer.settings import Config
-from minitransformer.strict_yaml import read_yaml, write_yaml
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
 SMALLEST = "data: {source: en-es}\n"

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from minitransformer.data.corpus import Pair
-from minitransformer.data.words import split_words
+from minitransformer.data.tokenizer import split_words
 from tests.corpus_files import corpus_of
 
 NAMES = ("en-es", "en-bn")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.checkpoint import Checkpoint, RunFolder
 from minitransformer.errors import CheckpointError
+from minitransformer.run import Checkpoint, RunFolder
 from tests.damage import edited, edits, outcome
 from tests.small_runs import same_bits, trainer_for
 

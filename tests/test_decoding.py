@@ -5,7 +5,7 @@ import torch
 
 from minitransformer import Translator
 from minitransformer.data.batching import pad
-from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from minitransformer.errors import CheckpointError, UsageError
 from minitransformer.search import greedy, most_probable
 from tests.small_runs import trainer_for

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from minitransformer.errors import CheckpointError
-from minitransformer.explain.event_file import EventFile
-from minitransformer.explain.summaries import scalars
-from minitransformer.metrics_file import append_rows
+from minitransformer.explain.tensorboard import EventFile, scalars
+from minitransformer.run import append_rows
 from minitransformer.storage import room_for
 from tests.processes import ROOT, run
 from tests.test_interruption import COMMAND, assert_same, uninterrupted  # noqa: F401

@@ -15,12 +15,12 @@ import numpy
 import pytest
 import torch
 
+from minitransformer.checkpoint import read_tensors, tensor_bytes
 from minitransformer.data.batching import Batch, BatchStream
-from minitransformer.data.encoding import EncodedSplit, Sentences
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.dataset import EncodedSplit, Sentences
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import ProcessError, UsageError
 from minitransformer.model.loss import TrainingLoss
-from minitransformer.storage import read_tensors, tensor_bytes
 from minitransformer.training.distributed import Ranks, init_distributed, open_store
 from minitransformer.training.launcher import launched_processes
 from minitransformer.training.trainer import warm_up

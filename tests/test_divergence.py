@@ -7,15 +7,15 @@ import shutil
 import pytest
 import torch
 
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.checkpoint import read_tensors, tensor_bytes
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.doctor.replay import replay
 from minitransformer.errors import CheckpointError, DivergedError
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.recurrent import Recurrence
-from minitransformer.storage import json_with_checksum, read_tensors, tensor_bytes
-from minitransformer.training import incident
-from minitransformer.training.divergence import find_trouble, smallest_part
-from minitransformer.training.incident import read_incident
+from minitransformer.storage import json_with_checksum
+from minitransformer.training import divergence as incident
+from minitransformer.training.divergence import find_trouble, read_incident, smallest_part
 from tests.processes import run
 from tests.small_runs import same_bits, trainer_for, weights
 

@@ -6,36 +6,37 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from minitransformer.command_line import run_command
 from minitransformer.data.batching import Batch
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokens import BOS_ID, EOS_ID
-from minitransformer.doctor import examination, learning_checks
-from minitransformer.doctor import patient as patient_module
-from minitransformer.doctor.breakages import BREAKAGES
-from minitransformer.doctor.decoding_checks import cached_as_uncached, same_twice
-from minitransformer.doctor.examination import (
-    CHECKS,
-    examine_before_training,
-    new_patient,
-    quick_checks,
-)
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID
+from minitransformer.doctor import model_checks as examination
+from minitransformer.doctor import model_checks as learning_checks
+from minitransformer.doctor import model_checks as patient_module
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding
-from minitransformer.doctor.learning_checks import (
-    finite_everywhere,
-    one_batch_by_heart,
-    start_loss,
-)
 from minitransformer.doctor.model_checks import (
+    CHECKS,
+    LONGEST,
+    Patient,
     attention_rows,
+    cached_as_uncached,
     decoder_input,
+    examine_before_training,
+    few_pairs,
+    finite_everywhere,
+    new_patient,
     no_look_ahead,
     no_neighbours,
+    one_batch_by_heart,
+    padded_batch,
+    quick_checks,
+    same_twice,
+    start_loss,
     word_order,
 )
-from minitransformer.doctor.patient import LONGEST, Patient, few_pairs, padded_batch
+from minitransformer.doctor.pitfalls import BREAKAGES
 from minitransformer.model.base import build_model
 from minitransformer.settings import Config, ModelConfig
-from minitransformer.terminal import run_command
 from tests import broken_models
 from tests.processes import run
 from tests.small_runs import SMALL, same_bits, trainer_for, weights

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from minitransformer.command_line import run_command
 from minitransformer.doctor.__main__ import main
-from minitransformer.terminal import run_command
 from tests.processes import ROOT, run
 from tests.small_runs import trainer_for
 
@@ -216,7 +216,7 @@ def test_a_batch_that_stopped_the_run_is_pointed_at(trained, capsys):
 
 
 def test_trained_weights_that_are_no_numbers_are_noticed(trained, capsys):
-    from minitransformer.checkpoint import RunFolder
+    from minitransformer.run import RunFolder
 
     folder = RunFolder(trained)
     checkpoint = folder.load(6, for_training=True)

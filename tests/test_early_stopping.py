@@ -1,8 +1,8 @@
 import torch
 
-from minitransformer.checkpoint import RunFolder
-from minitransformer.decoding import Translator
-from minitransformer.training.watcher import Watcher
+from minitransformer.run import RunFolder
+from minitransformer.training.callbacks import Watcher
+from minitransformer.translator import Translator
 from tests.processes import run
 from tests.small_runs import final_hashes, same_bits, trainer_for, weights
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from minitransformer import Translator
+from minitransformer.checkpoint import step_files
 from minitransformer.config import load_config
-from minitransformer.data.preparation import prepare
-from minitransformer.saved_step import step_files
+from minitransformer.data.dataset import prepare
 from minitransformer.storage import replace_folder
 from tests.processes import Finished, run
 from tests.small_runs import trainer_for, weights
 
 
 def evaluate(folder: Path, *arguments: object) -> Finished:
-    return run("minitransformer/evaluation.py", *arguments, folder=folder)
+    return run("minitransformer/evaluate.py", *arguments, folder=folder)
 
 
 def test_a_split_is_scored_as_training_scored_it(tiny):

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from minitransformer.command_line import run_command
 from minitransformer.data.batching import pad
 from minitransformer.data.corpus import Pair
-from minitransformer.data.preparation import prepare
-from minitransformer.data.tokens import BOS_ID, EOS_ID, PAD_ID, UNK
-from minitransformer.decoding import Translation, Translator
+from minitransformer.data.dataset import prepare
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK
 from minitransformer.errors import UsageError, UserError
 from minitransformer.export import main, write_ctranslate2
 from minitransformer.settings import Config
-from minitransformer.terminal import run_command
+from minitransformer.translator import Translation, Translator
 from tests.processes import Finished, run
 from tests.small_runs import small_config, trainer_for, translator_for
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import minitransformer.checkpoint
+import minitransformer.run
 import minitransformer.training.trainer
-from minitransformer.checkpoint import Checkpoint, RunFolder
 from minitransformer.errors import CheckpointError
-from minitransformer.explain.event_file import EventFile
+from minitransformer.explain.tensorboard import EventFile
+from minitransformer.run import Checkpoint, RunFolder
 from minitransformer.storage import write_file
 from minitransformer.training.optimizer import AdamW
 from tests.faults import Fault
@@ -149,7 +149,7 @@ def write_in_place() -> None:
         for name, content in files.items():
             write_file(path / name, content)
 
-    minitransformer.checkpoint.replace_folder = write_folder
+    minitransformer.run.replace_folder = write_folder
 
 
 def keep_late_rows() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.corpus import Pair
-from minitransformer.data.preparation import prepare
+from minitransformer.data.dataset import prepare
 from minitransformer.errors import DataError
 from minitransformer.settings import Config, DataConfig, TokenizerConfig
 from tests.corpus_files import WRITERS, corpus_of, counts, train_split, write, write_folder
@@ -261,7 +261,7 @@ def test_a_hub_name_without_network_says_what_to_do_instead():
 def test_the_hub_is_not_waited_for_when_there_is_no_network(tmp_path, monkeypatch):
     import huggingface_hub
 
-    from minitransformer.data.tables import hub_answers
+    from minitransformer.data.hub import hub_answers
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")

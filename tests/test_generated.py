@@ -1,6 +1,6 @@
 import pytest
 
-from minitransformer.data.generated import NUMBER_WORDS, TASKS, pairs_of_length, task_pairs
+from minitransformer.data.toy_tasks import NUMBER_WORDS, TASKS, pairs_of_length, task_pairs
 from tests.corpus_files import corpus_of
 
 

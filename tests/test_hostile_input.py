@@ -192,9 +192,9 @@ def test_one_line_out_for_each_line_in_in_order(name, options, ending, tmp_path)
         [ROOT / "translate.py", "--run", RUN / "words", "I go"],
         pytest.param([ROOT / "translate.py", "--run", RUN / "words", "--tokens", "I go"],
                      marks=pytest.mark.slow),
-        pytest.param(["-m", "minitransformer.evaluation", RUN / "words", "--split", "valid"],
+        pytest.param(["-m", "minitransformer.evaluate", RUN / "words", "--split", "valid"],
                      marks=pytest.mark.slow),
-        pytest.param(["-m", "minitransformer.explain.worked"], marks=pytest.mark.slow),
+        pytest.param(["-m", "minitransformer.worked"], marks=pytest.mark.slow),
     ],
     ids=["translation", "tokens", "evaluation", "worked"],
 )  # fmt: skip

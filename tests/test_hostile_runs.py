@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitransformer import storage, weights
-from minitransformer.checkpoint import RunFolder
-from minitransformer.decoding import Translator
+from minitransformer import checkpoint as weights
+from minitransformer.checkpoint import read_tensors, tensor_bytes
 from minitransformer.errors import CheckpointError, UserError
 from minitransformer.model.base import EncoderDecoder, build_model
-from minitransformer.storage import checksum, json_with_checksum, tensor_bytes
+from minitransformer.run import RunFolder
+from minitransformer.storage import checksum, json_with_checksum
+from minitransformer.translator import Translator
 from tests.processes import run
 from tests.small_runs import trainer_for
 
@@ -127,7 +128,7 @@ def test_headers_that_lie_are_refused(hostile, content):
 
 
 def change_tensors(hostile: Path, change) -> None:
-    model = storage.read_tensors(hostile / "checkpoints/step-000001/model.safetensors")
+    model = read_tensors(hostile / "checkpoints/step-000001/model.safetensors")
     write_tensors(hostile, tensor_bytes(change(model)))
 
 
@@ -151,7 +152,7 @@ def test_tensors_that_do_not_fit_are_refused(hostile, change, match):
 
 def test_an_optimizer_that_does_not_fit_is_refused(hostile):
     path = hostile / "checkpoints/step-000001/optimizer.safetensors"
-    memory = storage.read_tensors(path)
+    memory = read_tensors(path)
     for wrong in (
         memory | {"head.bias.exp_avg": torch.zeros(3)},
         memory | {"head.bias.exp_avg": memory["head.bias.exp_avg"].half()},
@@ -283,7 +284,7 @@ def test_the_commands_say_it_in_one_line(hostile, tmp_path):
     write_content(hostile, content_of(hostile) | {"state": {"step": "1"}})
     for command in (
         ("translate.py", "--run", hostile, "Hello"),
-        ("minitransformer/evaluation.py", hostile),
+        ("minitransformer/evaluate.py", hostile),
         ("minitransformer/export.py", hostile, "--ctranslate2", tmp_path / "out"),
     ):
         result = run(*command, folder=tmp_path)

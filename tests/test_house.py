@@ -28,7 +28,7 @@ def test_the_tools_find_nothing(command):
 
 def test_translating_never_loads_the_trainer():
     code = (
-        "import sys, minitransformer.prompt, minitransformer.line_translation;"
+        "import sys, minitransformer.prompt, minitransformer.translator;"
         "print([name for name in sys.modules if 'minitransformer.training' in name"
         " or 'tensorboard' in name])"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer.training.watcher import Watcher
+from minitransformer.training.callbacks import Watcher
 from tests.events import everything_without_clock
 from tests.processes import ROOT, Running, run
 from tests.small_runs import final_hashes, trainer_for
@@ -81,7 +81,7 @@ def test_killed_at_five_random_moments_a_run_ends_with_the_same_bits(uninterrupt
 def test_a_second_signal_ends_at_once():
     code = """
 import os, signal
-from minitransformer.training.signals import StopSignals
+from minitransformer.training.launcher import StopSignals
 with StopSignals() as stop:
     os.kill(os.getpid(), signal.SIGINT)
     print(stop.exit_code, flush=True)
@@ -98,7 +98,7 @@ with StopSignals() as stop:
 def test_a_second_signal_ends_a_process_that_is_stuck():
     code = """
 import hashlib
-from minitransformer.training.signals import StopSignals
+from minitransformer.training.launcher import StopSignals
 with StopSignals() as stop:
     print("stuck", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # in C, like a collective

@@ -13,9 +13,9 @@ from tests.processes import ROOT
 COMMANDS = {
     "train": ["train.py", "--config", "tiny.yaml"],
     "translate": ["translate.py", "--run", "absent", "hi"],
-    "evaluation": ["-m", "minitransformer.evaluation", "absent"],
+    "evaluation": ["-m", "minitransformer.evaluate", "absent"],
     "alignment": ["-m", "minitransformer.explain.alignment", "absent"],
-    "worked": ["-m", "minitransformer.explain.worked"],
+    "worked": ["-m", "minitransformer.worked"],
 }
 
 

@@ -3,14 +3,7 @@ import math
 import pytest
 import sacrebleu
 
-from minitransformer.metrics import (
-    Sum,
-    bleu,
-    chrf,
-    compare,
-    matching_tokens,
-    perplexity,
-)
+from minitransformer.metrics import Sum, bleu, chrf, compare, matching_tokens, perplexity
 
 
 def test_sums_add_with_their_counts():

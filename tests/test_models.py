@@ -6,8 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from minitransformer.contradictions import contradictions
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.config import contradictions
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.trace import record
 from minitransformer.settings import Config, DataConfig, ModelConfig, TokenizerConfig

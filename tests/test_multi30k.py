@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minitransformer.config import load_config
-from minitransformer.data.text_files import text_lines
+from minitransformer.data.readers import text_lines
 from minitransformer.metrics import bleu
 from tests.processes import ROOT
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from minitransformer import Translator
-from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import make_batch
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.run import RunFolder
 from minitransformer.search import evaluating
 from minitransformer.storage import json_with_checksum
 from tests.processes import ROOT, run
@@ -99,7 +99,7 @@ def test_an_old_run_is_trained_on_and_scored_by_the_commands_of_today(folder, na
     assert result.err == change
     assert max(RunFolder(old).steps()) == before + 5
     assert (old / "metrics.jsonl").read_bytes().startswith(rows)
-    scored = run("minitransformer/evaluation.py", name, "--split", "valid", folder=tmp_path)
+    scored = run("minitransformer/evaluate.py", name, "--split", "valid", folder=tmp_path)
     assert scored.code == 0, scored.err
     assert "45 pairs" in scored.out
     assert "bleu" in scored.out

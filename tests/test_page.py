@@ -10,12 +10,11 @@ import pytest
 import torch
 from fontTools.ttLib import TTFont
 
-from minitransformer.decoding import Translator
-from minitransformer.explain.experiments import Experiment
-from minitransformer.explain.page import page_html, page_style
-from minitransformer.explain.page_addresses import key_of
+from minitransformer.explain.files import as_json
+from minitransformer.explain.interventions import Experiment
+from minitransformer.explain.page.writer import key_of, page_html, page_style
 from minitransformer.explain.walkthrough import walk_through
-from minitransformer.explain.walkthrough_files import as_json
+from minitransformer.translator import Translator
 from tests.processes import run
 from tests.small_runs import translator_for
 from tests.test_walkthrough import RECURRENT, SENTENCE, SHAPES
@@ -286,7 +285,7 @@ def test_what_cannot_be_written_is_one_line(tiny_bn, tmp_path, arguments, compla
 
 @pytest.mark.slow
 def test_worked_examples_have_pages(tmp_path):
-    command = "minitransformer/explain/worked/__main__.py"
+    command = "minitransformer/worked/__main__.py"
     told = run(command, "lets-go", "--html", "one.html", folder=tmp_path)
     assert (told.code, told.out) == (0, "wrote one.html\n")
     one = (tmp_path / "one.html").read_text(encoding="utf-8")

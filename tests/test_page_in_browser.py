@@ -8,11 +8,11 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from minitransformer.decoding import Translator
-from minitransformer.explain.experiments import Experiment
-from minitransformer.explain.page import write_page
+from minitransformer.explain.files import as_json
+from minitransformer.explain.interventions import Experiment
+from minitransformer.explain.page.writer import write_page
 from minitransformer.explain.walkthrough import walk_through
-from minitransformer.explain.walkthrough_files import as_json
+from minitransformer.translator import Translator
 from tests.browser import AXE, browser  # noqa: F401 - a fixture
 from tests.processes import run
 from tests.small_runs import translator_for
@@ -584,7 +584,7 @@ def test_nothing_is_in_the_way_of_a_screen_reader(open_page, axe, place, scheme)
 
 
 def test_worked_pages_are_accessible_and_fit_a_phone(tmp_path, browser, axe):  # noqa: F811
-    command = "minitransformer/explain/worked/__main__.py"
+    command = "minitransformer/worked/__main__.py"
     assert run(command, "--html", "all.html", folder=tmp_path).code == 0
     page = browser.new_page(viewport={"width": 390, "height": 800}, bypass_csp=True)
     page.goto(f"file://{tmp_path}/all.html")

@@ -17,19 +17,27 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from minitransformer.errors import UsageError
-from minitransformer.explain import fonts
-from minitransformer.explain.attention_view import AttentionView, attention_views
-from minitransformer.explain.canvas import Cells, Picture, Text, as_png, as_svg
-from minitransformer.explain.palette import BLACK_LETTERS, HATCH, letter_colours, palette, shades
-from minitransformer.explain.pictures import (
+from minitransformer.explain import heatmaps as fonts
+from minitransformer.explain.attention_maps import AttentionView, attention_views
+from minitransformer.explain.command import write_attention
+from minitransformer.explain.heatmaps import (
+    BLACK_LETTERS,
+    HATCH,
     NARROW,
     WIDE,
+    Cells,
+    Picture,
+    Text,
     arrow,
+    as_png,
+    as_svg,
     attention_picture,
+    letter_colours,
     number,
+    palette,
     sentence_picture,
+    shades,
 )
-from minitransformer.explain.showing import write_attention
 from minitransformer.explain.walkthrough import walk_through
 from tests.processes import run
 from tests.small_runs import translator_for
@@ -131,7 +139,7 @@ def test_every_label_is_drawn_where_it_stands():
     rows = [text for text in texts(picture) if text.anchor == "end"]
     assert len(rows) == 4
     for text in rows:
-        ink, below = fonts.bitmap(text.text, text.size)
+        ink, below = fonts.text_bitmap(text.text, text.size)
         top, left = text.y + below - ink.shape[0], text.x - ink.shape[1]
         place = image[top : text.y + below, left : text.x]
         assert np.array_equal(place, letter_colours("black", None)[ink])
@@ -177,7 +185,7 @@ def test_numbers_are_rounded_to_two_digits(weight, expected):
 
 def extent(text: Text) -> tuple[int, int, int, int]:
     """The pixels that a text covers: left, right, top, bottom."""
-    ink, below = fonts.bitmap(text.text, text.size)
+    ink, below = fonts.text_bitmap(text.text, text.size)
     back = {"start": 0, "middle": ink.shape[1] // 2, "end": ink.shape[1]}[text.anchor]
     if text.is_turned:
         right = text.x + below
@@ -224,7 +232,7 @@ def test_words_of_any_direction_stand_in_their_order():
 
 
 def columns_with_ink(text: str) -> np.ndarray:
-    columns = (fonts.bitmap(text, 40).ink > 128).any(axis=0)
+    columns = (fonts.text_bitmap(text, 40).ink > 128).any(axis=0)
     return columns[np.argmax(columns) : len(columns) - np.argmax(columns[::-1])]
 
 
@@ -267,9 +275,12 @@ def test_entropy_is_in_bits():
 
 
 def test_bangla_is_shaped():
-    conjunct, parts = fonts.width("স্ক", 40), fonts.width("স", 40) + fonts.width("ক", 40)
-    assert conjunct < 0.9 * parts  # one shape, not two letters with a mark between
-    alone, before, after = (fonts.bitmap(text, 40).ink for text in ("ক", "কি", "কা"))
+    conjunct, parts = (
+        fonts.text_width("স্ক", 40),
+        fonts.text_width("স", 40) + fonts.text_width("ক", 40),
+    )
+    assert conjunct < 0.9 * sum(parts)  # one shape, not two letters with a mark between
+    alone, before, after = (fonts.text_bitmap(text, 40).ink for text in ("ক", "কি", "কা"))
     start = slice(0, 12)
     assert not np.array_equal(before[-alone.shape[0] :, start], alone[:, start])  # ি stands first
     assert np.array_equal(after[-alone.shape[0] :, start], alone[:, start])  # া stands after
@@ -298,9 +309,9 @@ def test_svg_is_drawn_from_the_same_parts():
 def only_shipped_fonts(monkeypatch):
     shipped = fonts.Fonts(look_on_system=False)
     monkeypatch.setattr(fonts, "fonts", lambda: shipped)
-    fonts.bitmap.cache_clear()
+    fonts.text_bitmap.cache_clear()
     yield shipped
-    fonts.bitmap.cache_clear()
+    fonts.text_bitmap.cache_clear()
 
 
 def test_words_that_no_font_has_are_numbered_with_a_legend(only_shipped_fonts):
@@ -333,7 +344,7 @@ def test_letters_that_are_drawn_as_nothing_are_all_that_may_lack_a_glyph():
     drawable = [letter for letter in letters if fonts.can_draw(letter)]
     assert len(letters) > len(drawable) > 4000
     for start in range(0, len(drawable), 50):
-        fonts.bitmap("a" + "b".join(drawable[start : start + 50]), 11)
+        fonts.text_bitmap("a" + "b".join(drawable[start : start + 50]), 11)
 
 
 @pytest.mark.slow
@@ -451,7 +462,7 @@ def test_a_text_is_cut_after_as_many_letters_as_fit(text, room):
     fitting = [
         "".join(letters[:count]) + "…"
         for count in range(len(letters))
-        if fonts.width("".join(letters[:count]) + "…", 11) <= room
+        if fonts.text_width("".join(letters[:count]) + "…", 11) <= room
     ]
-    expected = text if fonts.width(text, 11) <= room else [*["…"], *fitting][-1]
-    assert fonts.cut(text, 11, room) == expected
+    expected = text if fonts.text_width(text, 11) <= room else [*["…"], *fitting][-1]
+    assert fonts.cut_text(text, 11, room) == expected

@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from minitransformer.command_line import run_command
 from minitransformer.config import find_config
-from minitransformer.doctor import pitfall_lab
+from minitransformer.doctor import pitfalls as pitfall_lab
 from minitransformer.doctor.__main__ import PITFALLS, main
-from minitransformer.doctor.breakages import BREAKAGES
 from minitransformer.doctor.findings import OK
-from minitransformer.doctor.pitfall_lab import Twin, short_config, train_twin
-from minitransformer.doctor.symptoms import SYMPTOMS
+from minitransformer.doctor.pitfalls import BREAKAGES, SYMPTOMS, Twin, short_config, train_twin
 from minitransformer.model import transformer
-from minitransformer.terminal import run_command
 from tests.processes import ROOT
 
 

@@ -5,19 +5,11 @@ import random
 import numpy
 import pytest
 
-from minitransformer.data import preparation
-from minitransformer.data.encoding import Collector
-from minitransformer.data.preparation import prepare
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import EOS_ID, UNK_ID
+from minitransformer.data import dataset as preparation
+from minitransformer.data.dataset import Collector, prepare
+from minitransformer.data.tokenizer import EOS_ID, UNK_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, DataError
-from minitransformer.settings import (
-    Config,
-    DataConfig,
-    HygieneConfig,
-    ModelConfig,
-    TokenizerConfig,
-)
+from minitransformer.settings import Config, DataConfig, HygieneConfig, ModelConfig, TokenizerConfig
 from tests.corpus_files import counts
 from tests.small_runs import same_bits, trainer_for, weights
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitransformer.decoding import Translator
 from minitransformer.errors import UsageError, UserError
-from minitransformer.explain.experiments import NOTHING, changed_model
+from minitransformer.explain.interventions import NOTHING, changed_model
 from minitransformer.model.trace import record
 from minitransformer.prompt import Prompt
+from minitransformer.translator import Translator
 from tests.small_runs import translator_for
 from tests.variants import ids
 

@@ -10,14 +10,14 @@ from benchmarks import baseline
 from benchmarks.quality import test_set as sentences_to_test
 from benchmarks.torch_model import TorchModel
 from minitransformer import Translator
-from minitransformer.checkpoint import RunFolder
 from minitransformer.data.batching import Batch, BatchStream
-from minitransformer.data.preparation import Prepared, prepare
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.dataset import Prepared, prepare
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import ConfigError, DataError
 from minitransformer.model.base import build_model
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.transformer import Transformer
+from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from tests.processes import ROOT
 from tests.small_runs import small_config, trainer_for

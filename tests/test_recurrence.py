@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.model.recurrent import (
     EncoderRecurrence,
     Recurrence,

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from minitransformer.explain.worked.engine import work_through
-from minitransformer.explain.worked.sheet_reader import load_shipped
 from minitransformer.model.attention import dot_scores, multiplicative_scores
 from minitransformer.model.base import Memory
 from minitransformer.model.recurrent import SourceAttention
 from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig
+from minitransformer.worked.engine import work_through
+from minitransformer.worked.reader import load_shipped
 from tests.variants import LAYERED, RECURRENTS, build, ids
 
 WITHOUT_ATTENTION = [name for name, each in RECURRENTS.items() if each.attention == "none"]

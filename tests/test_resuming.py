@@ -9,7 +9,7 @@ import pytest
 
 from minitransformer.errors import CheckpointError
 from minitransformer.storage import checksum
-from minitransformer.training.resuming import changed_settings
+from minitransformer.training.resume import changed_settings
 from tests.processes import run
 from tests.small_runs import final_hashes, same_bits, small_config, trainer_for, weights
 
@@ -98,7 +98,7 @@ def test_changed_pairs_are_refused_with_the_keys_that_changed(tmp_path, pairs):
 
 
 def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
-    from minitransformer.decoding import Translator
+    from minitransformer.translator import Translator
 
     trainer_for(tmp_path / "run").run()
     path = tmp_path / "run" / "config.yaml"

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer.checkpoint import RunFolder
 from minitransformer.errors import CheckpointError
-from minitransformer.run_lock import LOCK, RunLock
+from minitransformer.run import LOCK, RunFolder, RunLock
 from tests.processes import Running, run
 from tests.small_runs import final_hashes, trainer_for
 from tests.test_interruption import COMMAND

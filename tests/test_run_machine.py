@@ -20,11 +20,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from minitransformer.seeding import mix
-from minitransformer.storage import checksum, tensor_bytes
-from minitransformer.training.scoring import evaluate_splits
-from minitransformer.training.trainer import INITIALIZATION, Trainer
-from minitransformer.weights import model_tensors
+from minitransformer.checkpoint import model_tensors, tensor_bytes
+from minitransformer.data.batching import mix
+from minitransformer.storage import checksum
+from minitransformer.training.trainer import INITIALIZATION, Trainer, evaluate_splits
 from tests.small_runs import trainer_for
 from tests.test_trainer import without_clock
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from minitransformer.settings import TrainingConfig
-from minitransformer.training.schedule import learning_rate
+from minitransformer.training.optimizer import learning_rate
 
 
 def rate(step: int, schedule: str, warmup_steps: int = 10, total_steps: int = 100) -> float:

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from minitransformer.saved_step import State
-from minitransformer.training import source_watch
-from minitransformer.training.source_watch import SourceWatch, source_gain
-from minitransformer.training.watcher import Watcher
+from minitransformer.checkpoint import State
+from minitransformer.training import divergence as source_watch
+from minitransformer.training.callbacks import Watcher
+from minitransformer.training.divergence import SourceWatch, source_gain
 from tests.small_runs import trainer_for
 
 

@@ -6,7 +6,7 @@ from signal import SIGINT, SIGTERM, Signals
 
 import pytest
 
-from minitransformer.checkpoint import RunFolder
+from minitransformer.run import RunFolder
 from tests.faults import Fault, Sabotage, signal_at_call
 from tests.survival import (
     Job,
@@ -21,7 +21,7 @@ from tests.survival import (
 )
 
 TWO = ("training.processes=2", "training.join_timeout=60")
-TRAINER, BEGINNING = "minitransformer.training.trainer", "minitransformer.training.beginning"
+TRAINER, BEGINNING = "minitransformer.training.trainer", "minitransformer.training.resume"
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").is_dir(), reason="finds the names of open files in /proc"
 )

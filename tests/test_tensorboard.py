@@ -11,21 +11,30 @@ import markdown
 import numpy as np
 import pytest
 
-from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
 from minitransformer.data.corpus import Pair
-from minitransformer.decoding import Translator
 from minitransformer.explain import tensorboard as tensorboard_module
-from minitransformer.explain.attention_view import attention_views
-from minitransformer.explain.canvas import as_png
-from minitransformer.explain.event_file import EventFile, event_record, file_opening
-from minitransformer.explain.pictures import attention_picture
-from minitransformer.explain.probes import Probe, choose_probes, probe_views
-from minitransformer.explain.summaries import scalars, table
-from minitransformer.explain.tensorboard import TensorBoard, short, views_to_draw, walk_events
+from minitransformer.explain.attention_maps import attention_views
+from minitransformer.explain.heatmaps import as_png, attention_picture
+from minitransformer.explain.tensorboard import (
+    EventFile,
+    Probe,
+    TensorBoard,
+    choose_probes,
+    event_record,
+    file_opening,
+    probe_views,
+    scalars,
+    short,
+    table,
+    views_to_draw,
+    walk_events,
+)
 from minitransformer.explain.walkthrough import walk_through
+from minitransformer.run import RunFolder
 from minitransformer.settings import TrainingConfig
-from minitransformer.training.schedule import learning_rate
+from minitransformer.training.optimizer import learning_rate
+from minitransformer.translator import Translator
 from tests.events import everything_without_clock, points, series
 from tests.processes import ROOT
 from tests.small_runs import trainer_for, translator_for

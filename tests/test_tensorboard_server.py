@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer.explain.event_file import EventFile
-from minitransformer.explain.summaries import scalars
+from minitransformer.explain.tensorboard import EventFile, scalars
 from tests.browser import browser  # noqa: F401 - a fixture
 from tests.events import series
 

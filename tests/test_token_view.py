@@ -1,7 +1,7 @@
 import pytest
 
-from minitransformer.data.token_view import graphemes, token_lines
 from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.explain.token_view import graphemes, token_lines
 from minitransformer.settings import Config, TokenizerConfig
 from tests.processes import run
 

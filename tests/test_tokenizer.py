@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.data.sources import shipped_corpora
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import BOS_ID, EOS_ID, SPECIALS, UNK_ID
+from minitransformer.data.corpus import shipped_corpora
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, SPECIALS, UNK_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.settings import Config, ModelConfig, TokenizerConfig
 from tests.corpus_files import corpus_of

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from minitransformer.command_line import run_command
 from minitransformer.config import load_config
-from minitransformer.terminal import run_command
-from minitransformer.training.console import shape
+from minitransformer.console import shape
 from tests.processes import ROOT, run
 from tests.small_runs import SMALL
 

@@ -9,15 +9,16 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from minitransformer import Translator, judging
-from minitransformer.checkpoint import RunFolder
+from minitransformer import Translator
+from minitransformer import evaluation as judging
 from minitransformer.data.batching import make_batch
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID
 from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.metrics import Sum
 from minitransformer.model.loss import TrainingLoss
-from minitransformer.training.watcher import Watcher
+from minitransformer.run import RunFolder
+from minitransformer.training.callbacks import Watcher
 from tests.corpus_files import counts
 from tests.small_runs import KINDS, RECURRENT, same_bits, trainer_for, weights
 

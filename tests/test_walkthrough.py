@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitransformer.data.tokens import PAD_ID
-from minitransformer.decoding import Translator
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import DataError
-from minitransformer.explain.attention_view import attention_views
+from minitransformer.explain.attention_maps import attention_views
 from minitransformer.explain.checking import Mismatch, check
-from minitransformer.explain.experiments import Experiment
-from minitransformer.explain.reasons import log_probabilities
+from minitransformer.explain.interventions import Experiment
+from minitransformer.explain.occlusion import log_probabilities
 from minitransformer.explain.stages import AttentionStage, EmbeddingStage, ResidualStage
 from minitransformer.explain.walkthrough import walk_through
-from minitransformer.explain.worked.engine import work_through
-from minitransformer.explain.worked.numbers import is_rounded, is_same
-from minitransformer.explain.worked.sheet_reader import load_shipped
 from minitransformer.model.trace import record
+from minitransformer.translator import Translator
+from minitransformer.worked.engine import work_through
+from minitransformer.worked.reader import load_shipped
+from minitransformer.worked.sheet import is_rounded, is_same
 from tests.processes import run
 from tests.small_runs import translator_for
 

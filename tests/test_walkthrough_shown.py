@@ -9,15 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.decoding import Translator
 from minitransformer.errors import UsageError
-from minitransformer.explain.blocks import Table
-from minitransformer.explain.figures import rounding_row, shown
-from minitransformer.explain.narration import narrate
-from minitransformer.explain.terminal_view import View, is_plain, wants_colour
+from minitransformer.explain.files import as_json, as_markdown
+from minitransformer.explain.narration import Table, narrate, rounding_row, shown
+from minitransformer.explain.terminal import View, is_plain, wants_colour
 from minitransformer.explain.walkthrough import walk_through
-from minitransformer.explain.walkthrough_files import as_json, as_markdown
 from minitransformer.prompt import Prompt
+from minitransformer.translator import Translator
 from tests.processes import Finished, run
 from tests.small_runs import translator_for
 from tests.test_walkthrough import RECURRENT, SENTENCE, SHAPES, every_shape, long_for_every_shape

@@ -6,24 +6,29 @@ import math
 import pytest
 import torch
 
-from minitransformer.data.bpe_tokenizer import BpeTokenizer
-from minitransformer.data.tokens import BOS_ID, PAD_ID, UNK_ID, Word
-from minitransformer.data.word_tokenizer import WordTokenizer
-from minitransformer.data.words import split_words
-from minitransformer.decoding import Translator
-from minitransformer.explain.attention_view import AttentionView, attention_views
-from minitransformer.explain.reasons import log_probabilities
-from minitransformer.explain.terminal_view import View
-from minitransformer.explain.walkthrough import walk_through
-from minitransformer.explain.word_view import (
+from minitransformer.data.tokenizer import (
+    BOS_ID,
+    PAD_ID,
+    UNK_ID,
+    BpeTokenizer,
+    Word,
+    WordTokenizer,
+    split_words,
+)
+from minitransformer.explain.attention_maps import AttentionView, attention_views
+from minitransformer.explain.occlusion import log_probabilities
+from minitransformer.explain.subwords import (
     SentenceWords,
     merged,
     produced_words,
     views_by_words,
     words_of_walk,
 )
+from minitransformer.explain.terminal import View
+from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
 from minitransformer.settings import TokenizerConfig
+from minitransformer.translator import Translator
 from tests.processes import run
 from tests.small_runs import trainer_for
 from tests.test_pictures import cross_view, masked_view

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.data.words import join_words, normalize, split_words
+from minitransformer.data.tokenizer import join_words, normalize, split_words
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""python -m minitransformer.explain.worked: the list, a sheet, other formats, one's own sheet."""
+"""python -m minitransformer.worked: the list, a sheet, other formats, one's own sheet."""
 
 import json
 import os
@@ -7,19 +7,18 @@ import re
 import pytest
 import torch
 
-from minitransformer.decoding import Translator
-from minitransformer.explain.worked.engine import work_through
-from minitransformer.explain.worked.report import sheet_text
-from minitransformer.explain.worked.run_tensors import run_tensors
-from minitransformer.explain.worked.sheet_model import trace_sheet
-from minitransformer.explain.worked.sheet_reader import SHIPPED, load_shipped
 from minitransformer.model.trace import record
+from minitransformer.translator import Translator
+from minitransformer.worked.engine import work_through
+from minitransformer.worked.reader import SHIPPED, load_shipped
+from minitransformer.worked.report import sheet_text
+from minitransformer.worked.sheet_model import run_tensors, trace_sheet
 from tests.processes import Finished, run
 from tests.test_worked_homework import HOMEWORK
 
 
 def worked(folder, *arguments: object) -> Finished:
-    return run("minitransformer/explain/worked/__main__.py", *arguments, folder=folder)
+    return run("minitransformer/worked/__main__.py", *arguments, folder=folder)
 
 
 def test_the_list_counts_every_printed_value(tmp_path):

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitransformer.errors import UserError
-from minitransformer.explain.worked.documents import sheet_json, sheet_markdown
-from minitransformer.explain.worked.engine import work_through
-from minitransformer.explain.worked.latex import latex_document
-from minitransformer.explain.worked.report import sheet_text
-from minitransformer.explain.worked.sheet_reader import read_sheet
+from minitransformer.worked.documents import latex_document, sheet_json, sheet_markdown
+from minitransformer.worked.engine import work_through
+from minitransformer.worked.reader import read_sheet
+from minitransformer.worked.report import sheet_text
 
 HOMEWORK = """
 title: Homework

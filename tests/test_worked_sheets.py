@@ -7,12 +7,19 @@ import pytest
 import torch
 
 from minitransformer.errors import ConfigError
-from minitransformer.explain.worked.chains import copied_cells, extend, new_chains, step_values
-from minitransformer.explain.worked.engine import VERDICTS, work_through
-from minitransformer.explain.worked.judging import judge_cell, judge_step
-from minitransformer.explain.worked.numbers import read_number
-from minitransformer.explain.worked.sheet_model import shipped_weights, trace_sheet
-from minitransformer.explain.worked.sheet_reader import SHEETS, SHIPPED, load_shipped
+from minitransformer.worked.engine import (
+    VERDICTS,
+    copied_cells,
+    extend,
+    judge_cell,
+    judge_step,
+    new_chains,
+    step_values,
+    work_through,
+)
+from minitransformer.worked.reader import SHEETS, SHIPPED, load_shipped
+from minitransformer.worked.sheet import read_number
+from minitransformer.worked.sheet_model import shipped_weights, trace_sheet
 
 COUNTED = [name for name in SHIPPED if name != "lets-go-as-printed"]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from minitransformer.data.tokens import PAD_ID
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.settings import ModelConfig
 

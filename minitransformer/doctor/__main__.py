@@ -7,7 +7,7 @@ python -m minitransformer.doctor --break padding --config tiny-rnn.yaml
 """
 
 if __name__ == "__main__":
-    from minitransformer.terminal import end_on_interrupt
+    from minitransformer.command_line import end_on_interrupt
 
     end_on_interrupt()
 
@@ -15,9 +15,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from minitransformer.command_line import run_command, take_interrupts
 from minitransformer.config import find_config, load_config
 from minitransformer.errors import UsageError
-from minitransformer.terminal import run_command, take_interrupts
 
 PITFALLS = ("causal", "padding", "shift", "positions", "scale", "softmax", "eval")
 
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     take_interrupts()
     # torch takes seconds to load, so mistakes on the command line are found before
     if options.pitfall:
-        from minitransformer.doctor.pitfall_lab import show_pitfalls
+        from minitransformer.doctor.pitfalls import show_pitfalls
 
         names = PITFALLS if options.pitfall == "all" else (options.pitfall,)
         return show_pitfalls(names, find_config(options.config or "tiny.yaml"), options.set)
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
 
         return replay(options.replay)
     from minitransformer.doctor.report import Report
-    from minitransformer.newest_runs import runs_newest_first
+    from minitransformer.run import runs_newest_first
 
     report = Report()
     report.on_machine()

@@ -1,24 +1,119 @@
-"""What any model owes to order, padding and later tokens, measured on a batch of real pairs.
+"""What any model owes to order, padding and later tokens, and whether it can learn."""
 
-B batch, T target, V vocabulary.
-"""
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.nn import functional
 
-from minitransformer.data.tokens import PAD_ID
-from minitransformer.doctor.findings import OK, WARNING, Finding, judged, shown
-from minitransformer.doctor.patient import (
-    ROUNDING,
-    Patient,
-    rounding,
-    unpadded,
-    with_more_digits,
-    worse,
-)
+from minitransformer.data.batching import Batch, make_batch, pad
+from minitransformer.data.dataset import EncodedPair, EncodedSplit
+from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS, UNK_ID, PairTokenizer
+from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged, shown
+from minitransformer.errors import ModelError
+from minitransformer.model.base import EncoderDecoder, build_model
+from minitransformer.model.loss import TrainingLoss, cross_entropy
 from minitransformer.model.trace import record
-from minitransformer.search import evaluating
+from minitransformer.search import Choice, evaluating, greedy
+from minitransformer.settings import Config
+from minitransformer.training.optimizer import AdamW
+from minitransformer.training.trainer import Trainer
+
+LOOKED_AT = 200  # of a corpus's pairs, from the first on
+PAIRS = 6
+LONGEST = 16  # tokens; whatever is wrong with a model shows in short sentences, too
+ROUNDING = 1e-5  # by which sums in another order may differ, as a share of the largest logit
+
+
+class Patient(NamedTuple):
+    """A model, and the sentences that it is examined with."""
+
+    model: EncoderDecoder
+    batch: Batch
+    start_id: int
+    config: Config
+
+
+def few_pairs(encoded: EncodedSplit, count: int = PAIRS) -> list[EncodedPair]:
+    """Short pairs of different lengths, no source twice; where all are long, their beginnings."""
+    pairs = encoded[:LOOKED_AT]
+    short = [pair for pair in pairs if max(map(len, pair)) <= LONGEST] or list(map(begun, pairs))
+    distinct = {tuple(pair.source): pair for pair in reversed(short)}
+    by_length = sorted(distinct.values(), key=lambda pair: max(map(len, pair)))
+    if len(by_length) <= count:
+        return by_length
+    return [by_length[place * (len(by_length) - 1) // (count - 1)] for place in range(count)]
+
+
+def begun(pair: EncodedPair) -> EncodedPair:
+    return EncodedPair(pair.source[:LONGEST], [*pair.target[: LONGEST - 1], EOS_ID])
+
+
+def drawn_pairs(source_size: int, target_size: int, count: int = PAIRS) -> list[EncodedPair]:
+    """Pairs of words drawn by chance, for a run whose corpus is not at hand."""
+    generator = torch.Generator().manual_seed(0)
+
+    def words(length: int, size: int) -> list[int]:
+        first = min(len(SPECIALS), size - 1)
+        drawn: list[int] = torch.randint(first, size, (length,), generator=generator).tolist()
+        return drawn
+
+    lengths = range(2, 2 + count)
+    return [
+        EncodedPair(words(length, source_size), [*words(length, target_size), EOS_ID])
+        for length in lengths
+    ]
+
+
+def padded_batch(pairs: list[EncodedPair], start_id: int, max_length: int) -> Batch:
+    """The pairs as training reads them, with padding even where all are of one length."""
+    batch = make_batch(pairs, start_id)
+    longer = (min(2, max(0, max_length - ids.shape[1])) for ids in batch)
+    sides = zip(batch, longer, strict=True)
+    return Batch(*(functional.pad(ids, (0, more), value=PAD_ID) for ids, more in sides))
+
+
+@contextmanager
+def training(model: EncoderDecoder) -> Iterator[None]:
+    """Dropout on for a while; afterwards the model's mode is what it was."""
+    was_training = model.training
+    model.train()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def unpadded(row: Tensor) -> Tensor:
+    """A row by itself, without its padding: [T] -> [1, T']."""
+    return row[row != PAD_ID][None]
+
+
+def rounding(logits: Tensor) -> float:
+    """By how much numbers may differ that were summed in another order."""
+    return ROUNDING * max(1.0, float(logits.abs().max()))
+
+
+def worse(one: float, other: Tensor) -> float:
+    """The larger of two differences; not-a-number is worse than any."""
+    value = float(other)
+    return one if value <= one or math.isnan(one) else value
+
+
+def with_more_digits(patient: Patient) -> Patient:
+    """A copy of the same model in float64."""
+    model, batch = (
+        copy.deepcopy(patient.model).cpu().double(),
+        patient.batch.to(torch.device("cpu")),
+    )
+    return patient._replace(model=model, batch=batch)
+
 
 # What usually causes a failure, by the kind of model.
 PADDING = {
@@ -183,3 +278,256 @@ def attention_rows(patient: Patient) -> Finding:
         if is_axis
         else "the softmax goes over the last axis, which is that of the keys",
     )
+
+
+TOKENS = 8  # at most so many are produced
+CACHE = {
+    "transformer": "a cached token must stand at its true place and see all keys before it",
+    "recurrent": "the cache must carry the state of every layer on, row by row, from token to "
+    "token",
+}
+
+
+def cached_as_uncached(patient: Patient) -> Finding:
+    """Decoding from a cache gives the tokens and probabilities of decoding all at once."""
+    model, batch, start_id, config = patient
+    limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
+    target = batch.target_input[:, :TOKENS]
+    largest = 0.0
+    with evaluating(model), torch.no_grad():
+        memory = model.encode(batch.source)
+        logits = model.decode(target, memory)
+        forced = logits.log_softmax(dim=-1)  # [B, T, V]
+        cache = model.new_cache(memory)
+        for place in range(target.shape[1]):
+            cached = model.decode(target[:, place : place + 1], memory, cache)
+            whole = model.decode(target[:, : place + 1], memory)
+            for each in (cached, whole):
+                gap = each[:, -1].log_softmax(dim=-1) - forced[:, place]
+                largest = worse(largest, gap.abs().max())
+        produced = greedy(model, batch.source, start_id=start_id, limits=limits)
+        read = pad([[start_id, *(choice.id for choice in row[:-1])] for row in produced])
+        once_more = model.decode(read.to(target), memory)
+    others = other_choices(produced, once_more.log_softmax(dim=-1), rounding(once_more))
+    count = sum(map(len, produced))
+    return judged(
+        "cached, uncached",
+        others == 0 and largest <= rounding(logits),
+        f"{count - others} of {count} tokens the same, log-probabilities differ by "
+        f"{shown(largest)}",
+        CACHE[config.model.kind],
+    )
+
+
+def other_choices(produced: list[list[Choice]], forced: Tensor, tolerance: float) -> int:
+    """How many tokens a search took that are not the most probable ones, or not as probable."""
+    forced = forced.clone()
+    forced[..., [PAD_ID, BOS_ID]] = -torch.inf  # never labels, so never answers
+    wrong = 0
+    for row, choices in enumerate(produced):
+        for place, choice in enumerate(choices):
+            own = float(forced[row, place, choice.id])
+            is_best = float(forced[row, place].max()) - own <= tolerance
+            log_probability = float(torch.tensor(choice.probability).log())
+            wrong += not (is_best and abs(log_probability - own) <= tolerance)
+    return wrong
+
+
+def same_twice(patient: Patient) -> Finding:
+    """A model that was left in training mode translates a sentence the same way every time."""
+    model, batch, start_id, config = patient
+    dropout = max(config.model.dropout, config.model.inner_dropout)
+    limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
+    with torch.random.fork_rng(devices=[]), training(model):
+        first, second = (
+            greedy(model, batch.source, start_id=start_id, limits=limits) for _ in range(2)
+        )
+    same = sum(are_same(one, other) for one, other in zip(first, second, strict=True))
+    return judged(
+        "same twice",
+        same == len(first),
+        f"{same} of {len(first)} sentences come out the same again (dropout {dropout:g})",
+        "dropout must be off when decoding: model.eval(), and back to model.train() afterwards",
+    )
+
+
+def are_same(some: list[Choice], others: list[Choice]) -> bool:
+    """The same tokens, and as probable."""
+    return [one.id for one in some] == [other.id for other in others] and all(
+        abs(one.probability - other.probability) <= ROUNDING
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+BAND = 1.5  # logits of spread σ cost σ²/2 more than ln V; on few labels, chance adds to it
+LEARNT = 0.1  # a loss that means: by heart
+STEPS, WARMUP = 300, 10
+
+
+def finite_everywhere(patient: Patient) -> Finding:
+    """Sentences of one token and of unknown words alone give numbers, forward and backward."""
+    model, batch, start_id, config = patient
+    source = batch.source.new_tensor([[UNK_ID, PAD_ID], [UNK_ID, UNK_ID], [EOS_ID, PAD_ID]])
+    labels = batch.source.new_tensor([[EOS_ID, PAD_ID], [UNK_ID, EOS_ID], [EOS_ID, PAD_ID]])
+    read = source.new_tensor([[start_id, PAD_ID], [start_id, UNK_ID], [start_id, PAD_ID]])
+    longest = min(2, config.model.max_length)
+    hard = Batch(*(ids[:, :longest] for ids in (source, read, labels)))
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            return Finding(
+                "finite",
+                FAILED,
+                f"{name} holds values that are no numbers",
+                "a training that diverged, or a damaged file of weights",
+            )
+    wrong = []
+    training_loss = TrainingLoss(model, config.training)
+    with evaluating(model):
+        for kind, each in (("of one token or unknown words", hard), ("of the corpus", batch)):
+            result = training_loss(*each)
+            # Not backward(): no gradient may be left behind for a training that comes next.
+            found = torch.autograd.grad(result.objective, list(trained.values()), allow_unused=True)
+            if not result.loss.isfinite():
+                wrong.append(f"the loss of sentences {kind} is {shown(float(result.loss))}")
+            wrong += [
+                f"sentences {kind} give {name} a gradient that is no number"
+                for name, gradient in zip(trained, found, strict=True)
+                if gradient is not None and not gradient.isfinite().all()
+            ]
+    return judged(
+        "finite",
+        not wrong,
+        wrong[0] if wrong else "one token, unknown words: loss and gradients are numbers",
+        "weights or embeddings so large that their products overflow"
+        if config.model.attention == "none"
+        else "a softmax over nothing but -inf: every query needs a key, and <UNK> is not padding",
+    )
+
+
+def start_loss(patient: Patient) -> Finding:
+    """A model that knows nothing yet should find all tokens about equally probable."""
+    model, (source, read, labels) = patient.model, patient.batch
+    with evaluating(model), torch.no_grad():
+        logits = model(source, read)  # [B, T, V]
+    # A head that is the embedding finds the token just read probable before it has learnt anything.
+    is_tied = model.head.weight is model.decoder.embedding.weight
+    if is_tied:
+        logits = logits.scatter(2, read[..., None], -torch.inf)
+        labels = labels.masked_fill(labels == read, PAD_ID)
+    count, vocabulary = int((labels != PAD_ID).sum()), model.head.out_features
+    loss = float(cross_entropy(logits, labels, ignore_index=PAD_ID)) / count
+    fair = math.log(vocabulary)
+    return Finding(
+        "loss at start",
+        OK if abs(loss - fair) <= BAND else WARNING,
+        f"{loss:.2f}, ln {vocabulary:,} = {fair:.2f}" + ", the token just read apart" * is_tied,
+        "the first logits are too large: model.embedding_std, model.scale_embeddings?"
+        if loss > fair
+        else "it knows answers before it has learnt any: does the decoder read them?",
+    )
+
+
+def one_batch_by_heart(
+    pairs: list[EncodedPair], tokenizer: PairTokenizer, config: Config
+) -> Finding:
+    """A fresh model must be able to learn a few pairs by heart; what cannot, cannot learn more."""
+    name = "one batch by heart"
+    batch = padded_batch(pairs, tokenizer.start_id, config.model.max_length)
+    # What makes a training careful is in the way of learning by heart.
+    config = replace(
+        config,
+        model=replace(config.model, dropout=0.0, inner_dropout=0.0),
+        training=replace(config.training, label_smoothing=0.0, consistency=0.0, weight_decay=0.0),
+    )
+    losses: list[float] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.training.seed)
+        model = build_model(config.model, len(tokenizer.source), len(tokenizer.target), PAD_ID)
+        training_loss = TrainingLoss(model.train(), config.training)
+        optimizer = AdamW(model, config.training)
+        for step in range(1, STEPS + 1):
+            result = training_loss(*batch)
+            (result.objective / batch.num_target_tokens).backward()
+            losses.append(float(result.loss) / batch.num_target_tokens)
+            without = [each for each, weight in optimizer.trained.items() if weight.grad is None]
+            if without or not losses[-1] >= LEARNT:  # or not a number
+                break
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step(config.training.learning_rate * min(1.0, step / WARMUP))
+    if without:
+        measured = f"{len(without)} of {len(optimizer.trained)} weights get no gradient"
+        return Finding(
+            name, FAILED, f"{measured}, the first of them {without[0]}",
+            "something on the way from the loss is detached, or computed without gradients",
+        )  # fmt: skip
+    count = f"{len(pairs)} pair{'s' * (len(pairs) != 1)}"
+    return judged(
+        name,
+        losses[-1] < LEARNT,
+        f"{count}: loss {losses[0]:.2f} → {shown(losses[-1])} in {len(losses)} steps",
+        "training.learning_rate far too high or too low, or a model too narrow (model.d_model)",
+    )
+
+
+# Where several fail, the first says best what is wrong.
+CHECKS = (
+    decoder_input,
+    finite_everywhere,
+    attention_rows,
+    no_look_ahead,
+    no_neighbours,
+    word_order,
+    cached_as_uncached,
+    same_twice,
+)
+SUMMED_OTHERWISE = (no_neighbours, cached_as_uncached)  # the same numbers, in another order
+
+
+def new_patient(
+    model: EncoderDecoder, pairs: list[EncodedPair], tokenizer: PairTokenizer, config: Config
+) -> Patient:
+    """A model with a batch of these pairs, where the model is."""
+    batch = padded_batch(pairs, tokenizer.start_id, config.model.max_length)
+    device = next(model.parameters()).device
+    return Patient(model, batch.to(device), tokenizer.start_id, config)
+
+
+def quick_checks(patient: Patient, *, is_fresh: bool) -> list[Finding]:
+    """Everything that can be measured without training; leaves the model as it was."""
+    findings = [check(patient) for check in CHECKS]
+    for place, check in enumerate(CHECKS):
+        if check in SUMMED_OTHERWISE and findings[place].verdict == FAILED:
+            in_float64, kind = check(with_more_digits(patient)), patient.config.model.kind
+            findings[place] = unless_rounded(findings[place], in_float64, kind)
+    return [*findings, start_loss(patient)] if is_fresh else findings
+
+
+def unless_rounded(finding: Finding, in_float64: Finding, kind: str) -> Finding:
+    """A failure that more digits make go away is not a mistake in the model."""
+    if in_float64.verdict == FAILED:
+        return finding
+    return Finding(
+        finding.name,
+        WARNING,
+        f"{finding.measured}, in float32 alone",
+        "scores or logits are so large that few digits are left: model.embedding_std, "
+        f"model.scale_scores{', model.norm' * (kind == 'transformer')}?",
+    )
+
+
+def examine_before_training(trainer: Trainer) -> None:
+    """Refuse to train a model that a check finds broken; warnings become notes of the run.
+
+    Of several processes the first one looks, and nothing is exchanged meanwhile.
+    """
+    if trainer.is_finished or not trainer.ranks.is_first:
+        return
+    pairs = few_pairs(trainer.encoded["train"])
+    patient = new_patient(trainer.model, pairs, trainer.tokenizer, trainer.config)
+    is_fresh = trainer.state.step == 0 and not trainer.config.training.start_from
+    findings = quick_checks(patient, is_fresh=is_fresh)
+    for finding in findings:
+        if finding.verdict == FAILED:
+            raise ModelError(f"the model fails a check; {finding.sentence()}")
+    trainer.notes += [each.sentence() for each in findings if each.verdict == WARNING]

@@ -4,16 +4,22 @@ from pathlib import Path
 
 import torch
 
-from minitransformer.checkpoint import RunFolder
+from minitransformer.checkpoint import read_tensors, trained_model
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.doctor.findings import shown
 from minitransformer.errors import CheckpointError
-from minitransformer.line_translation import without_controls
 from minitransformer.model.loss import TrainingLoss
-from minitransformer.storage import read_tensors
-from minitransformer.training.divergence import Trouble, find_trouble
-from minitransformer.training.incident import BATCH, FOLDER, WEIGHTS, Incident, read_incident
-from minitransformer.weights import trained_model
+from minitransformer.run import RunFolder
+from minitransformer.training.divergence import (
+    BATCH,
+    FOLDER,
+    WEIGHTS,
+    Incident,
+    Trouble,
+    find_trouble,
+    read_incident,
+)
+from minitransformer.translator import without_controls
 
 STAGES, PAIRS = 15, 10  # that are shown: the last stages, the first pairs
 

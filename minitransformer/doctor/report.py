@@ -8,24 +8,25 @@ from pathlib import Path
 import torch
 
 from minitransformer import __version__
-from minitransformer.checkpoint import RunFolder
 from minitransformer.config import load_config
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.preparation import Prepared, prepare
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import PAD_ID
-from minitransformer.decoding import Translator
-from minitransformer.doctor.data_checks import corpus_findings
-from minitransformer.doctor.examination import new_patient, quick_checks
+from minitransformer.data.batching import mix
+from minitransformer.data.dataset import EncodedPair, Prepared, prepare
+from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
 from minitransformer.doctor.findings import FAILED, WARNING, Finding, summary
-from minitransformer.doctor.learning_checks import one_batch_by_heart
-from minitransformer.doctor.patient import drawn_pairs, few_pairs
-from minitransformer.doctor.run_checks import corpus_finding, folder_findings
+from minitransformer.doctor.model_checks import (
+    drawn_pairs,
+    few_pairs,
+    new_patient,
+    one_batch_by_heart,
+    quick_checks,
+)
+from minitransformer.doctor.run_checks import corpus_finding, corpus_findings, folder_findings
 from minitransformer.errors import DataError, UserError
 from minitransformer.model.base import build_model
-from minitransformer.seeding import mix
+from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from minitransformer.training.trainer import INITIALIZATION
+from minitransformer.translator import Translator
 
 
 class Report:

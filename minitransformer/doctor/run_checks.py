@@ -1,16 +1,69 @@
-"""The state of a run's folder: is every checkpoint whole, and does everything fit together?"""
+"""The state of a run's folder and of its corpus."""
 
 import json
 from pathlib import Path
 
-from minitransformer.checkpoint import RunFolder
-from minitransformer.data.preparation import Prepared
+from minitransformer.checkpoint import State, read_step
+from minitransformer.data.corpus import SPLITS
+from minitransformer.data.dataset import Prepared
+from minitransformer.data.filters import Report
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
 from minitransformer.errors import CheckpointError
-from minitransformer.saved_step import State, read_step
+from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from minitransformer.storage import read_own_file
-from minitransformer.training.incident import FOLDER
+from minitransformer.training.divergence import FOLDER
+
+# Defects that make training or its scores other than they seem, wherever they are met.
+SERIOUS = {
+    "malformed": "look at these rows; data.columns may name others, or a separator is missing",
+    "not_utf8": "convert the file to UTF-8, and what is lost comes back",
+    "header": "the first row is taken for sentences elsewhere: remove it from the file",
+    "overlap": "held-out scores are too good; hygiene.overlap: skip keeps such pairs out of "
+    "training",
+}
+
+
+def corpus_findings(prepared: Prepared) -> list[Finding]:
+    """A line for each split, and one for each kind of defect in it."""
+    findings = []
+    for name in SPLITS:
+        if split := prepared.corpus.splits.get(name):
+            count, dropped = len(split), split.report.dropped
+            measured = f"{count:,} pair{'s' * (count != 1)} kept, {dropped:,} dropped"
+            is_most = count >= dropped
+            findings.append(
+                Finding(
+                    f"corpus, {name}",
+                    OK if is_most else WARNING,
+                    measured + split.report.elsewhere,
+                    "more is dropped than kept: see why below",
+                )
+            )
+            findings += defects(split.report)
+    if "valid" not in prepared.corpus.splits:
+        findings.append(
+            Finding(
+                "corpus, valid",
+                WARNING,
+                "no held-out pairs",
+                "nothing will tell learning from learning by heart: data.valid, data.split_valid",
+            )
+        )
+    return findings
+
+
+def defects(report: Report) -> list[Finding]:
+    return [
+        Finding(
+            f"corpus, {report.split}",
+            WARNING if defect in SERIOUS else OK,
+            line,
+            SERIOUS.get(defect, ""),
+        )
+        for defect, line in zip(report.findings, report.lines(), strict=True)
+    ]
+
 
 MOST_METRICS = 2**30  # bytes
 

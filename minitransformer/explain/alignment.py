@@ -1,51 +1,131 @@
-"""Which heads look at the source token that a target token comes of, where that is known.
+"""How well each head's attention matches the gold alignment of a toy task.
 
 python -m minitransformer.explain.alignment runs/substitute
-A decoder's row may be taken for the token that it is fed or for the one that it produces, and in
-other layers another one is right; so both are counted, on held-out pairs, every token given.
-B batch, H heads, T target, S source, W words.
 """
 
 if __name__ == "__main__":
-    from minitransformer.terminal import end_on_interrupt
+    from minitransformer.command_line import end_on_interrupt
 
     end_on_interrupt()
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from minitransformer.checkpoint import RunFolder
-from minitransformer.data.batching import make_batch
-from minitransformer.data.encoding import EncodedPair
-from minitransformer.data.generated import TASKS, task_pairs
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import Word
-from minitransformer.decoding import Translator
-from minitransformer.errors import DataError, UsageError
-from minitransformer.explain.best_alignment import (
-    FED,
-    LABELLINGS,
-    PRODUCED,
-    HeadAlignment,
-    as_json,
-    best_of,
-    remember,
+from minitransformer.command_line import (
+    add_weights_options,
+    check_weights_options,
+    run_command,
+    take_interrupts,
 )
-from minitransformer.explain.reasons import device_of
-from minitransformer.explain.word_view import means, pieces_of
+from minitransformer.config import Mistake, build_section
+from minitransformer.data.batching import make_batch
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.data.tokenizer import PairTokenizer, Word
+from minitransformer.data.toy_tasks import TASKS, task_pairs
+from minitransformer.errors import CheckpointError, DataError, UsageError
+from minitransformer.explain.attention_maps import AttentionView
+from minitransformer.explain.occlusion import device_of
+from minitransformer.explain.subwords import means, pieces_of
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.trace import record
+from minitransformer.run import RunFolder
 from minitransformer.search import evaluating
-from minitransformer.search_options import add_weights_options, check_weights_options
-from minitransformer.terminal import run_command, take_interrupts
+from minitransformer.storage import (
+    MOST_JSON,
+    json_with_checksum,
+    read_json_with_checksum,
+    read_own_file,
+    replace_file,
+)
+from minitransformer.translator import Translator
+
+FILE_NAME = "alignment.json"
+FED, PRODUCED = LABELLINGS = ("fed in", "produced")  # which token a row is taken for
+
+
+@dataclass(frozen=True)
+class HeadAlignment:
+    """How well one head, or the mean of a layer's, looks at what its target tokens come of."""
+
+    layer: int = 0
+    head: int | None = None  # None: the mean of all heads
+    labelling: str = ""
+    right: float = 0.0  # share of tokens whose highest weight is where it should be
+    weight: float = 0.0  # the mean weight there
+
+    @property
+    def name(self) -> str:
+        head = "mean of all heads" if self.head is None else f"head {self.head}"
+        return f"layer {self.layer}, {head}, rows = token {self.labelling}"
+
+    @property
+    def caption(self) -> str:
+        return f"aligns best: {self.name} ({self.right:.1%} right)"
+
+    def view_of(self, views: Iterable[AttentionView]) -> AttentionView | None:
+        """That head's map alone."""
+        for view in views:
+            if (view.where, view.layer) != ("cross", self.layer):
+                continue
+            if self.head is None:
+                return replace(view, weights=view.weights.mean(dim=0, keepdim=True))
+            if self.head < len(view.weights):
+                return replace(view, weights=view.weights[self.head : self.head + 1])
+        return None
+
+
+def best_of(table: Iterable[HeadAlignment]) -> HeadAlignment:
+    """The one that is right most often; of equals, the one that is surest."""
+    return max(table, key=lambda each: (each.right, each.weight))
+
+
+def as_json(checkpoint: str, task: str, pairs: int, table: list[HeadAlignment]) -> dict[str, Any]:
+    """A table of heads as data; a head of null is the mean of its layer's."""
+    return {
+        "checkpoint": checkpoint,
+        "task": task,
+        "pairs": pairs,
+        "best": asdict(best_of(table)),
+        "table": [asdict(each) for each in table],
+    }
+
+
+def remember(run: Path, data: dict[str, Any]) -> Path:
+    path = run / FILE_NAME
+    replace_file(path, json_with_checksum(data))
+    return path
+
+
+def remembered(run: Path, checkpoint: str) -> HeadAlignment | None:
+    """The best head of a checkpoint, if it was measured; what is of no use is said to be so."""
+    path = run / FILE_NAME
+    if not path.exists():
+        return None
+    try:
+        data = read_json_with_checksum(read_own_file(path, MOST_JSON), str(path))
+        mistakes: list[Mistake] = []
+        best: HeadAlignment = build_section(HeadAlignment, data.get("best"), "best", mistakes)
+        if mistakes:
+            raise CheckpointError(f"{path}: {mistakes[0].message}")
+        if data.get("checkpoint") == checkpoint:
+            return best
+        trouble = f"{path} is about {data.get('checkpoint')}, this is {checkpoint}"
+    except CheckpointError as error:
+        trouble = str(error)
+    again = f"python -m minitransformer.explain.alignment {run}"
+    print(f"note: {trouble}; measure it with: {again} "
+          "(and the same --checkpoint or --average)", file=sys.stderr)  # fmt: skip
+    return None
+
 
 BATCH_SIZE = 64
 

@@ -1,16 +1,236 @@
-"""A walk-through checks itself: numbers against what they come to, words against their numbers."""
+"""A walk-through checks itself: every value is computed again from the values before it."""
 
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from minitransformer.data.tokens import EOS_ID, PAD_ID
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID
 from minitransformer.errors import UserError
-from minitransformer.explain.reasons import changes_without
-from minitransformer.explain.recomputation import Recomputation
-from minitransformer.explain.stages import EmbeddingStage, Stage
+from minitransformer.explain.occlusion import changes_without
+from minitransformer.explain.stages import (
+    AttentionStage,
+    EmbeddingStage,
+    FeedForwardStage,
+    GruStage,
+    HeadStage,
+    JoinedStage,
+    LstmStage,
+    NarrowedStage,
+    NormStage,
+    ResidualStage,
+    Stage,
+)
 from minitransformer.explain.walkthrough import Walkthrough, best_candidates, forced_ids
+from minitransformer.model.attention import apply_mask, dot_scores, merge_heads, split_heads
+from minitransformer.model.base import EncoderDecoder
+from minitransformer.model.positional import rotate
+from minitransformer.model.recurrent import Recurrence, SourceAttention, State
+from minitransformer.model.transformer import Embedding, FeedForward, MultiHeadAttention
+
+Again = Iterator[tuple[str, Tensor, Tensor]]  # a name, what was recorded, what it comes to
+Values = Iterator[tuple[str, Tensor]]
+
+
+class StateRecomputation:
+    """Goes from word to word and carries the state of every layer."""
+
+    def __init__(self, model: EncoderDecoder, source_mask: Tensor) -> None:
+        self.model = model
+        self.source_mask = source_mask
+        self.carried: dict[str, State] = {}  # what a layer of the decoder goes on from
+        self.states: list[Tensor] = []  # of the ways of an encoder's layer: [T, W]
+
+    def stage(self, stage: GruStage | LstmStage, inputs: Tensor) -> Again:
+        layer = self.model.get_submodule(stage.path)
+        assert isinstance(layer, Recurrence)
+        side, _, number, *_ = stage.path.split(".")
+        own, is_encoder = f"decoder.layers.{number}", side == "encoder"
+        known = self.source_mask if is_encoder else torch.ones(1, dtype=torch.bool)
+        yield "is_read", stage.is_read, known.to(stage.is_read.device)
+        state = layer.start(inputs[:1]) if is_encoder else self.carried[own]  # each part [1, W]
+        places = range(len(inputs))
+        for place in reversed(places) if stage.is_leftward else places:
+            word = tensors_of(stage, place)
+            from_word, from_state = layer.word(inputs[[place]]), layer.state(word["before"])
+            names = ("before",) if isinstance(stage, GruStage) else ("before", "cell_before")
+            for name, carried in zip(names, state, strict=True):
+                yield f"{name}[{place}]", word[name], carried
+            formulas = gru if isinstance(stage, GruStage) else lstm
+            for name, value in formulas(word, from_word, from_state):
+                yield f"{name}[{place}]", word[name], value
+            state = tuple(word[name] for name in ("state", "cell") if name in word)
+        if stage.is_leftward:  # after the way from left to right
+            self.states.append(stage.state)
+            parts = zip(self.carried[own], state, strict=True)
+            state = tuple(torch.cat(both, dim=-1) for both in parts)
+        else:
+            self.states = [stage.state]
+        self.carried[own] = state
+
+
+def tensors_of(stage: GruStage | LstmStage, place: int) -> dict[str, Tensor]:
+    """What a layer recorded of one word, each [1, W]."""
+    fields = vars(stage).items()
+    return {name: value[[place]] for name, value in fields if isinstance(value, Tensor)}
+
+
+def gru(word: dict[str, Tensor], from_word: Tensor, from_state: Tensor) -> Values:
+    own, state = from_word.chunk(3, dim=-1), from_state.chunk(3, dim=-1)
+    yield "reset", torch.sigmoid(own[0] + state[0])
+    yield "update", torch.sigmoid(own[1] + state[1])
+    yield "candidate", torch.tanh(own[2] + word["reset"] * state[2])
+    new = (1 - word["update"]) * word["candidate"] + word["update"] * word["before"]
+    yield "state", torch.where(word["is_read"], new, word["before"])
+
+
+def lstm(word: dict[str, Tensor], from_word: Tensor, from_state: Tensor) -> Values:
+    enter, forget, candidate, output = (from_word + from_state).chunk(4, dim=-1)
+    yield "input", torch.sigmoid(enter)
+    yield "forget", torch.sigmoid(forget)
+    yield "candidate", torch.tanh(candidate)
+    yield "output", torch.sigmoid(output)
+    cell = word["forget"] * word["cell_before"] + word["input"] * word["candidate"]
+    yield "cell", torch.where(word["is_read"], cell, word["cell_before"])
+    yield "state", torch.where(word["is_read"], word["output"] * torch.tanh(cell), word["before"])
+
+
+class Recomputation:
+    """Goes from stage to stage and carries what later ones are made of."""
+
+    def __init__(self, model: EncoderDecoder, source_ids: list[int]) -> None:
+        self.model = model
+        self.source_mask = torch.tensor([id != PAD_ID for id in source_ids])
+        self.stream = torch.empty(0)  # the line everything adds to: [T, D]
+        self.block_input = torch.empty(0)  # what a block reads: the stream, or its norm: [T, D]
+        self.update = torch.empty(0)  # what the last block found: [T, D]
+        self.memory = torch.empty(0)  # [S, D]
+        self.earlier: dict[str, tuple[Tensor, Tensor]] = {}  # keys and values of earlier tokens
+        self.recurrent = StateRecomputation(model, self.source_mask)
+
+    def stage(self, step: int, stage: Stage) -> Again:
+        match stage:
+            case EmbeddingStage():
+                if step == 1:
+                    self.memory = self.stream
+                yield from self.embedding(step, stage)
+            case NormStage():
+                yield from self.norm(stage)
+            case AttentionStage():
+                yield from self.attention(step, stage)
+            case GruStage() | LstmStage():
+                yield from self.recurrent.stage(stage, self.block_input)
+                self.stream = stage.state
+                layer = self.model.get_submodule(stage.path.rpartition(".")[0])
+                if getattr(layer, "leftward", None) is None:  # which reads the same once more
+                    self.block_input = self.stream
+            case JoinedStage():
+                yield from self.joined(stage)
+            case NarrowedStage():
+                yield "joined", stage.joined, self.stream
+                matrix = self.model.get_submodule(stage.path)
+                yield "output", stage.output, torch.tanh(matrix(stage.joined))
+                self.stream = stage.output
+            case FeedForwardStage():
+                yield from self.feed_forward(stage)
+            case ResidualStage():
+                yield "states", stage.states, self.stream
+                yield "update", stage.update, self.update
+                yield "total", stage.total, stage.states + stage.update
+                self.stream = self.block_input = stage.total
+            case HeadStage():
+                yield "state", stage.state, self.stream[0]
+                yield "logits", stage.logits, self.model.head(stage.state)
+                yield "probabilities", stage.probabilities, stage.logits.softmax(-1)
+
+    def embedding(self, step: int, stage: EmbeddingStage) -> Again:
+        embedding = self.model.get_submodule(stage.path)
+        assert isinstance(embedding, Embedding)
+        ids = torch.tensor(stage.ids, device=stage.vectors.device)
+        vectors = functional.embedding(ids, embedding.weight) * embedding.scale
+        yield "vectors", stage.vectors, vectors
+        if stage.positions is None:
+            yield "output", stage.output, stage.vectors
+        else:
+            assert embedding.positions is not None
+            start = max(step - 1, 0)
+            again = embedding.positions(start, start + len(stage.ids))
+            yield "positions", stage.positions, again
+            yield "output", stage.output, stage.vectors + stage.positions
+        self.stream = self.block_input = stage.output
+
+    def norm(self, stage: NormStage) -> Again:
+        yield "before", stage.before, self.stream
+        yield "after", stage.after, self.model.get_submodule(stage.path)(stage.before)
+        self.block_input = stage.after
+        if not stage.path.endswith("pre_norm"):
+            self.stream = stage.after
+
+    def attention(self, step: int, stage: AttentionStage) -> Again:
+        attention = self.model.get_submodule(stage.path)
+        assert isinstance(attention, MultiHeadAttention | SourceAttention)
+        output = merge_heads(stage.context[None])[0]  # [T, D]
+        if isinstance(attention, MultiHeadAttention):
+            yield from self.projections(step, stage, attention)
+            output = output if attention.output is None else attention.output(output)
+        else:
+            turned = self.memory if attention.key is None else attention.key(self.memory)
+            yield "query", stage.query, self.stream[None]
+            yield "key", stage.key, turned[None]
+            yield "value", stage.value, self.memory[None] * (not attention.is_off)
+        sees_source = step == 0 or stage.look == "cross-attention"
+        mask = self.source_mask if sees_source else torch.ones(len(stage.keys), dtype=torch.bool)
+        yield "allowed", stage.allowed, mask.to(stage.allowed.device).expand(stage.allowed.shape)
+        yield "scores", stage.scores, dot_scores(stage.query, stage.key)
+        width = stage.query.shape[-1] if attention.scale_scores else 1
+        yield "scaled", stage.scaled, stage.scores / width**0.5
+        yield "weights", stage.weights, apply_mask(stage.scaled, stage.allowed).softmax(-1)
+        yield "context", stage.context, stage.weights @ stage.value
+        yield "output", stage.output, output
+        self.update = stage.output
+
+    def projections(self, step: int, stage: AttentionStage, attention: MultiHeadAttention) -> Again:
+        """Queries, keys and values, those of earlier tokens from earlier steps."""
+        is_cross = stage.look == "cross-attention"
+
+        def heads(linear: nn.Module, states: Tensor) -> Tensor:
+            return split_heads(linear(states)[None], attention.num_heads)  # [1, H, T, K]
+
+        places = torch.arange(len(stage.queries)) + max(step - 1, 0)
+        turns = self.model.rotary and not is_cross
+
+        def turned(states: Tensor) -> Tensor:
+            return (rotate(states, places.to(states.device)) if turns else states)[0]
+
+        yield "query", stage.query, turned(heads(attention.query, self.block_input))
+        read = self.memory if is_cross else self.block_input
+        key, value = heads(attention.key, read), heads(attention.value, read)[0]
+        key = key[0] if is_cross else turned(key)
+        if step > 1 and not is_cross:
+            before = self.earlier[stage.path]
+            key, value = torch.cat((before[0], key), 1), torch.cat((before[1], value), 1)
+        yield "key", stage.key, key
+        yield "value", stage.value, value
+        if not is_cross:
+            self.earlier[stage.path] = stage.key, stage.value
+
+    def joined(self, stage: JoinedStage) -> Again:
+        is_encoder = stage.path.startswith("encoder")
+        parts = self.recurrent.states if is_encoder else [self.update, self.stream]
+        yield "first", stage.first, parts[0]
+        yield "second", stage.second, parts[1]
+        yield "output", stage.output, torch.cat((stage.first, stage.second), dim=-1)
+        self.stream = self.block_input = stage.output
+
+    def feed_forward(self, stage: FeedForwardStage) -> Again:
+        block = self.model.get_submodule(stage.path)
+        assert isinstance(block, FeedForward)
+        yield "widened", stage.widened, block.widen(self.block_input)
+        yield "hidden", stage.hidden, block.activation(stage.widened)
+        yield "output", stage.output, block.narrow(stage.hidden)
+        self.update = stage.output
+
 
 # float32 sums in another order: of the value itself, and of the largest one beside it
 TOLERANCE, BESIDE = 1e-5, 1e-6

@@ -7,17 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minitransformer.data.tokenizer import PairTokenizer
-from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.decoding import Translator
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
 from minitransformer.errors import DataError
-from minitransformer.explain.experiments import NOTHING, Experiment, changed_model
-from minitransformer.explain.reasons import changes_without, device_of
-from minitransformer.explain.stage_reading import stages_of
-from minitransformer.explain.stages import AttentionStage, HeadStage, Labels, Stage
+from minitransformer.explain.interventions import NOTHING, Experiment, changed_model
+from minitransformer.explain.occlusion import changes_without, device_of
+from minitransformer.explain.stages import AttentionStage, HeadStage, Labels, Stage, stages_of
 from minitransformer.model.base import EncoderDecoder, Memory
 from minitransformer.model.trace import record
 from minitransformer.search import evaluating, most_probable
+from minitransformer.translator import Translator
 
 
 class Candidate(NamedTuple):

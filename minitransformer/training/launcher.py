@@ -1,4 +1,4 @@
-"""The worker processes of `training.processes`: started by rank 0, and supervised until it ends.
+"""The processes of a run: workers started and supervised by rank 0, and signals that stop it.
 
 A worker runs the same command as rank 0. Rank 0 waits for each worker in a thread, and each worker
 waits in a thread for a pipe that rank 0 alone holds open. The end of one process thus ends all of
@@ -16,10 +16,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
 
 from minitransformer.errors import UsageError
-from minitransformer.terminal import say
 
 MAX_PROCESSES_PER_CORE = 8
 WORKER_VARIABLE = "MINITRANSFORMER_WORKER"  # set for our own workers, not for torchrun's
@@ -111,7 +112,7 @@ class Workers:
                 if code < 0:
                     how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
                     how += "; the same command continues the run"
-                say(f"{bar}error: rank {rank} of {self.world_size} {how}")
+                print(f"{bar}error: rank {rank} of {self.world_size} {how}", file=sys.stderr)
                 sys.stdout.flush()
                 self.before_exit()
             finally:
@@ -171,3 +172,51 @@ def launch_workers(processes: int, command: list[str]) -> Iterator[Workers | Non
         yield workers
     finally:
         workers.close()
+
+
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class StopSignals:
+    """Within its block, the first SIGINT or SIGTERM is noted; a second one acts at once."""
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+
+    def __enter__(self) -> "StopSignals":
+        self.previous = {number: signal.signal(number, self.note) for number in EXIT_CODES}
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.write_end, False)
+        self.previous_fd = signal.set_wakeup_fd(self.write_end)  # gets a byte for each signal
+        threading.Thread(target=self.end_if_stuck, daemon=True).start()
+        return self
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.exit_code = EXIT_CODES[signal.Signals(number)]
+        for each in EXIT_CODES:
+            signal.signal(each, signal.SIG_DFL)
+
+    def end_if_stuck(self) -> None:
+        """End the process at the second signal if the main thread has not noticed the first.
+
+        Python calls `note` when the main thread comes back from a collective, which it does not
+        while another process is frozen.
+        """
+        for _ in range(2):
+            received = os.read(self.read_end, 1)
+        if received:
+            time.sleep(1)
+            if not self.exit_code:
+                os._exit(128 + received[0])
+        os.close(self.read_end)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        signal.set_wakeup_fd(self.previous_fd)
+        os.close(self.write_end)
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)

@@ -6,36 +6,108 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minitransformer.checkpoint import RunFolder
-from minitransformer.data.batching import Batch, BatchStream
-from minitransformer.data.tokens import EOS_ID, PAD_ID
-from minitransformer.errors import DivergedError
-from minitransformer.judging import Evaluation
+from minitransformer.checkpoint import (
+    State,
+    bytes_to_tensors,
+    copy_into,
+    first_not_finite,
+    model_tensors,
+    read_tensors,
+    tensor_bytes,
+)
+from minitransformer.data.batching import Batch, BatchStream, mix
+from minitransformer.data.corpus import Pair
+from minitransformer.data.dataset import EncodedSplit
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
+from minitransformer.errors import DataError, DivergedError
+from minitransformer.evaluation import Evaluation, Judged, batches_by_length, judge, summarize
 from minitransformer.metrics import Sum
-from minitransformer.metrics_file import append_rows, cut_rows
-from minitransformer.model.base import build_model
+from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.loss import HeadLoss, TrainingLoss
-from minitransformer.saved_step import State, first_not_finite
-from minitransformer.seeding import mix
+from minitransformer.run import RunFolder, append_rows, cut_rows
 from minitransformer.settings import Config
-from minitransformer.storage import bytes_to_tensors, read_tensors, tensor_bytes
-from minitransformer.training.beginning import Beginning, begin
+from minitransformer.training.callbacks import StepReport, Watcher
 from minitransformer.training.distributed import Ranks
-from minitransformer.training.incident import stopped_evaluation, stopped_step
-from minitransformer.training.optimizer import AdamW, freeze_all_but
-from minitransformer.training.resuming import take_up
-from minitransformer.training.schedule import learning_rate
-from minitransformer.training.scoring import evaluate_splits, metrics_rows
-from minitransformer.training.selection import note_best
-from minitransformer.training.signals import StopSignals
-from minitransformer.training.source_watch import SourceWatch
-from minitransformer.training.watcher import StepReport, Watcher
-from minitransformer.weights import copy_into, model_tensors
+from minitransformer.training.divergence import SourceWatch, stopped_evaluation, stopped_step
+from minitransformer.training.launcher import StopSignals
+from minitransformer.training.optimizer import AdamW, freeze_all_but, learning_rate
+from minitransformer.training.resume import Beginning, begin, take_up
+
+
+def evaluate_splits(
+    model: EncoderDecoder,
+    texts: dict[str, list[Pair]],
+    encoded: dict[str, EncodedSplit],
+    tokenizer: PairTokenizer,
+    config: Config,
+    ranks: Ranks,
+) -> dict[str, Evaluation]:
+    """The scores of the pairs at the head of each split; only the first process has them."""
+    evaluations = {}
+    for name, pairs in texts.items():
+        if not pairs:
+            continue
+        began = time.perf_counter()
+        ids = encoded[name][: len(pairs)]
+        # The batches are those of a single process, and so are the numbers, bit for bit.
+        batches = batches_by_length(ids, config.evaluation.batch_size)
+        own = batches[ranks.rank :: ranks.world_size]
+        judged = judge(model, ids, own, tokenizer.start_id, config.model.max_length, is_capped=True)
+        if ranks.world_size > 1:
+            judged = in_turns(ranks.gather(json.dumps(judged).encode()))
+        if ranks.is_first:
+            evaluations[name] = summarize(pairs, ids, judged, tokenizer, config, began)
+    return evaluations
+
+
+def in_turns(parts: list[bytes]) -> list[Judged]:
+    """What the processes said of batches that were dealt out to them, in the batches' order."""
+    turns = zip_longest(*map(json.loads, parts))  # the last turn may not go all the way round
+    return [Judged(*batch) for turn in turns for batch in turn if batch is not None]
+
+
+def metrics_rows(
+    evaluations: dict[str, Evaluation], state: State, *, training_speed: float
+) -> list[dict[str, Any]]:
+    """A line of metrics.jsonl for each split; a speed is in target tokens a second."""
+    speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
+    speeds["train"] = training_speed
+    return [
+        {
+            "step": state.step,
+            "split": name,
+            **evaluation.row(),
+            "seconds": state.seconds,
+            "tokens_per_second": speeds[name],
+        }
+        for name, evaluation in evaluations.items()
+    ]
+
+
+def note_best(state: State, evaluations: dict[str, Evaluation], metric: str) -> None:
+    """Remember this step if the metric has never been better on held-out pairs."""
+    if metric == "none" or state.step == 0:
+        return  # step 0 has no checkpoint to go back to
+    value = evaluations["valid"].row()[metric]
+    if value is None:
+        raise DataError(
+            "evaluation.best_metric: no held-out sentence has the four words that BLEU counts by; "
+            "choose chrf"
+        )
+    best = state.best_value
+    if best is None or (value < best if metric == "loss" else value > best):
+        state.best_value, state.best_step = value, state.step
+        state.evaluations_since_best = 0
+    else:
+        state.evaluations_since_best += 1
+
 
 INITIALIZATION = 2**62  # takes the place of a step number, so that no step has the same seed
 

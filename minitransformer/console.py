@@ -1,0 +1,245 @@
+"""The callback that prints a training run to the terminal."""
+
+import shlex
+import sys
+from typing import Never
+
+from tqdm import tqdm
+
+from minitransformer import __version__
+from minitransformer.command_line import output
+from minitransformer.data.tokenizer import SPECIALS, normalize
+from minitransformer.evaluation import Evaluation
+from minitransformer.settings import ModelConfig
+from minitransformer.training.callbacks import StepReport, Watcher
+from minitransformer.training.trainer import Trainer
+
+COLUMNS = ("step", "split", "loss", "exact", "teacher-forced", "free-running", "BLEU", "chrF")
+
+
+TABLE = "{:>7}  {:5}  {:>7}  {:>7}  {:>14}  {:>12}  {:>5}  {:>5}"
+
+
+class Console(Watcher):
+    """Prints the plan, a progress bar, a table of evaluations and the commands that come next."""
+
+    def __init__(self) -> None:
+        self.bar: tqdm[Never] | None = None
+        self.latest: dict[str, Evaluation] = {}
+        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+
+    @output()
+    def on_start(self, trainer: Trainer) -> None:
+        for line in plan(trainer):
+            print(line)
+        for note in trainer.notes:
+            print(f"note: {note}", file=sys.stderr)
+        if trainer.is_finished and trainer.has_other_settings:
+            print("note: a finished run keeps the settings that it has", file=sys.stderr)
+        run, steps = trainer.run_folder.path, trainer.config.training.steps
+        if trainer.is_finished:
+            print(f"\n{run} is finished: {ending(trainer)}.")
+            return
+        if trainer.state.step:
+            print(f"\nContinuing {run} after step {trainer.state.step} of {steps}.")
+        print("\n" + TABLE.format(*COLUMNS), flush=True)
+        self.bar = tqdm(
+            total=steps,
+            initial=trainer.state.step,
+            unit="step",
+            leave=False,
+            disable=not sys.stderr.isatty(),
+        )
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        assert self.bar is not None
+        self.steps += 1
+        self.tokens += report.loss.count
+        self.seconds += report.seconds
+        if not self.bar.disable:
+            speed = report.loss.count / report.seconds
+            told = f"loss {report.loss.mean:.3f}, {speed:,.0f} tokens/s"
+            rate = f"rate {report.learning_rate:.2g}"
+            self.bar.set_postfix_str(f"{told}, {rate}", refresh=False)
+        self.bar.update()
+
+    @output()
+    def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
+        self.latest = evaluations
+        for name, evaluation in evaluations.items():
+            row = evaluation.row()
+            self.write(
+                TABLE.format(
+                    trainer.state.step,
+                    name,
+                    f"{row['loss']:.4f}",
+                    f"{row['exact_match']:.1%}",
+                    f"{row['accuracy_teacher_forced']:.1%}",
+                    f"{row['accuracy_free_running']:.1%}",
+                    "-" if row["bleu"] is None else f"{row['bleu']:.1f}",
+                    f"{row['chrf']:.1f}",
+                )
+            )
+
+    @output()
+    def on_warning(self, trainer: Trainer, warning: str) -> None:
+        tqdm.write(f"warning: {warning}", file=sys.stderr)
+
+    @output()
+    def on_end(self, trainer: Trainer, exit_code: int) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        if exit_code:
+            step = trainer.state.step
+            state = f"after step {step}, saved" if step else "before the first step"
+            print(f"\nStopped {state}. The same command continues from there.")
+            return
+        if self.latest:
+            for line in sample_lines(self.latest, trainer.config.evaluation.samples):
+                print(line)
+            for line in result_lines(self.latest, trainer):
+                print(line)
+            print(
+                f"  {self.steps} steps took {self.seconds:.1f} s, "
+                f"{self.tokens / self.seconds:,.0f} target tokens a second"
+            )
+            if trainer.has_lost_patience:
+                print(f"  {ending(trainer)}")
+            if chosen := chosen_weights(trainer):
+                print(f"  (of the last step; translate.py uses {chosen})")
+        print("\nNext:")
+        command = f"python translate.py --run {shlex.quote(str(trainer.run_folder.path))}"
+        print(f"  {command}")
+        is_simple = not set(trainer.example) & set('"$`\\!')
+        example = f'"{trainer.example}"' if is_simple else shlex.quote(trainer.example)
+        print(f"  {command} --walkthrough {example}")
+        if trainer.config.logging.tensorboard:
+            run = trainer.run_folder.path
+            place = run.parent if run.parent.name == "runs" else run
+            # Without the option, of more than ten pictures under a name some are dropped.
+            told = f"tensorboard --logdir {shlex.quote(str(place))}"
+            print(f"  {told} --samples_per_plugin images=1000")
+
+    def write(self, line: str) -> None:
+        """Print a line without tearing the progress bar apart."""
+        if self.bar is None or self.bar.disable:
+            print(line, flush=True)
+        else:
+            self.bar.write(line)
+
+
+def plan(trainer: Trainer) -> list[str]:
+    """What is about to happen, with every sentence pair accounted for."""
+    training = trainer.config.training
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
+    only = "" if trained == parameters else f", {trained:,} of them trained"
+    threads = f"{training.threads} thread{'s' * (training.threads > 1)}" * (training.threads > 0)
+    several = f"{trainer.ranks.world_size} processes" * (trainer.ranks.world_size > 1)
+    half = "bf16" * (training.precision == "bf16")
+    workers = " of ".join(filter(None, (several, threads)))
+    batches = len(trainer.stream.order)
+    return [
+        f"minitransformer {__version__}",
+        f"run         {trainer.run_folder.path}",
+        f"corpus      {trainer.corpus.name}",
+        *split_lines(trainer),
+        f"vocabulary  {vocabulary(trainer)}",
+        f"model       {shape(trainer.config.model)}",
+        f"parameters  {parameters:,}{only}",
+        f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
+        f"{f' × {training.accumulate}' if training.accumulate > 1 else ''} "
+        f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
+        f"device      {', '.join(filter(None, (trainer.device.type, workers, half)))}",
+    ]
+
+
+def shape(model: ModelConfig) -> str:
+    """What a model of a config is built of."""
+    layers = f"{model.num_encoder_layers}+{model.num_decoder_layers} layers"
+    if model.kind == "recurrent":
+        ways = ", both ways" * model.bidirectional
+        matrix = " with W_O" * (model.attention != "none" and model.attention_output)
+        return (
+            f"recurrent: {layers} of {model.cell.upper()}{ways}, {model.d_model} wide, "
+            f"attention {model.attention}{matrix}, position {model.position}"
+        )
+    return (
+        f"{layers}, {model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
+        f"norm {model.norm}, feed-forward {model.d_ff or 'none'}, position {model.position}"
+    )
+
+
+def split_lines(trainer: Trainer) -> list[str]:
+    """How many pairs each split has, and what was found wrong with its rows."""
+    lines = []
+    for name in ("train", "valid", "test"):
+        if split := trainer.corpus.splits.get(name):
+            pairs = f"{len(split):,} pair{'s' * (len(split) != 1)} kept"
+            dropped = f"{split.report.dropped:,} dropped{split.report.elsewhere}"
+            lines.append(f"  {name:9} {pairs}, {dropped}")
+            lines += [f"            {line}" for line in split.report.lines()]
+        elif name == "valid":
+            lines.append(f"  {name:9} none")
+    return lines
+
+
+def vocabulary(trainer: Trainer) -> str:
+    tokenizer = trainer.tokenizer
+    name = tokenizer.source.token_name
+    sizes = [len(side) - len(SPECIALS) for side in (tokenizer.source, tokenizer.target)]
+    if tokenizer.is_joint:
+        return f"{sizes[0]:,} {name}s for both languages, and {' '.join(SPECIALS)}"
+    return (
+        f"{sizes[0]:,} source {name}s, {sizes[1]:,} target {name}s, "
+        f"and on each side {' '.join(SPECIALS)}"
+    )
+
+
+def ending(trainer: Trainer) -> str:
+    """Why a run that is finished came to its end."""
+    state = trainer.state
+    if not trainer.has_lost_patience:
+        return f"it has taken its {state.step} steps"
+    return (
+        f"stopped early at step {state.step}: no better {trainer.config.evaluation.best_metric} "
+        f"since step {state.best_step}"
+    )
+
+
+def chosen_weights(trainer: Trainer) -> str:
+    """What a run translates with where that is not its last step."""
+    if (count := trainer.config.evaluation.average) > 1:
+        return f"the mean of the last {count} checkpoints"
+    best = trainer.state.best_step
+    return "" if best in (None, trainer.state.step) else f"the best one, step {best}"
+
+
+def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
+    """Some translations, those that went wrong first."""
+    lines = []
+    for name, evaluation in evaluations.items():
+        wrong_first = sorted(evaluation.samples, key=lambda sample: sample.is_exact)
+        if count:
+            lines.append(f"\nSamples from {name}:")
+        for sample in wrong_first[:count]:
+            is_same = sample.translation == normalize(sample.reference)
+            remark = "" if is_same else f"   (expected: {sample.reference})"
+            lines.append(f"  {sample.source} → {sample.translation}{remark}")
+    return lines
+
+
+def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[str]:
+    kinds = {"train": "training", "valid": "held-out"}
+    lines = []
+    for name, evaluation in evaluations.items():
+        right, count = evaluation.exact_match.total, evaluation.exact_match.count
+        part = "" if count == len(trainer.encoded[name]) else "the first "
+        lines.append(f"  {right:,.0f} of {part}{count:,} {kinds[name]} pairs translated exactly")
+    any_evaluation = next(iter(evaluations.values()))
+    return [
+        "\nResult:",
+        *lines,
+        f"  BLEU {any_evaluation.bleu.signature}",
+        f"  chrF {any_evaluation.chrf.signature}",
+    ]

@@ -1,0 +1,144 @@
+"""A sheet's matrices as a real Transformer, and a run's tensors for a sheet."""
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from minitransformer.checkpoint import copy_into, model_tensors
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID, SPECIALS, UNK_ID
+from minitransformer.errors import CheckpointError, ConfigError, DataError, SheetError, did_you_mean
+from minitransformer.model.base import EncoderDecoder, build_model
+from minitransformer.model.trace import record
+from minitransformer.settings import ModelConfig
+from minitransformer.translator import Translator
+from minitransformer.worked.formulas import evaluate, read_formula
+from minitransformer.worked.matrices import matrix
+from minitransformer.worked.reader import SHIPPED, load_shipped
+from minitransformer.worked.sheet import Sheet
+
+PLACE = re.compile(r"([\w.]+?)(?:\[(\d+)(?:,(\d+))?\])?")
+
+
+def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
+    """The tensors that a sheet prints, by the names that they have in a Transformer."""
+
+    def matrix_of(text: str, name: str) -> Tensor:
+        where = f"{sheet.where}: model: {name}"
+        return evaluate(read_formula(text, where), sheet.given, where)
+
+    model = sheet.model
+    tensors = {name: matrix_of(formula, name) for name, formula in model["weights"].items()}
+    start = matrix_of(model["start"], "start")
+    if len(start) != 1:
+        raise SheetError(f"{sheet.where}: model: start: expected one vector, got {len(start)}")
+    for side, module in (("source", "encoder"), ("target", "decoder")):
+        words = [matrix_of(vector, f"{side}: {name}") for name, vector in model[side].items()]
+        specials = torch.zeros(len(SPECIALS), start.shape[1], dtype=torch.float64)
+        if side == "target":
+            specials[EOS_ID] = start
+        if any(word.shape != start.shape for word in words):
+            raise SheetError(f"{sheet.where}: model: {side}: not as wide as the start's vector")
+        tensors[f"{module}.embedding.weight"] = torch.cat((specials, *words))  # [V, D]
+    return tensors
+
+
+def shipped_weights(name: str) -> dict[str, Tensor] | None:
+    """A shipped sheet's tensors to start a training from; None where `name` is something else."""
+    if name not in SHIPPED or Path(name).is_file():
+        if name and not Path(name).exists() and (meant := did_you_mean(name, SHIPPED)):
+            raise ConfigError(f"training.start_from: there is no file '{name}'{meant}")
+        return None
+    sheet = load_shipped(name)
+    if not sheet.model:
+        raise ConfigError(f"training.start_from: the sheet '{name}' has no weights of a model")
+    return {key: tensor.float() for key, tensor in sheet_weights(sheet).items()}
+
+
+def build_sheet_model(sheet: Sheet) -> EncoderDecoder:
+    """The Transformer of a sheet, in float64; its dense head is drawn, for sheets print none."""
+    tensors = sheet_weights(sheet)
+    places = tensors.get("encoder.embedding.positions.table", torch.zeros(1))
+    config = ModelConfig(
+        d_model=tensors["encoder.embedding.weight"].shape[1],
+        position="learned",
+        max_length=len(places),
+        scale_scores=False,
+    )
+    source, target = (tensors[f"{side}.embedding.weight"] for side in ("encoder", "decoder"))
+    model = build_model(config, len(source), len(target), PAD_ID).double()
+    own = model_tensors(model)
+    own = {name: tensor for name, tensor in own.items() if not name.startswith("head.")}
+    try:
+        if missing := sorted(own.keys() - tensors.keys()):
+            raise CheckpointError(f"{sheet.where}: model: lacks the tensor '{missing[0]}'")
+        copy_into(own, tensors, f"{sheet.where}: model")
+    except CheckpointError as error:
+        raise SheetError(str(error)) from None
+    return model.eval()
+
+
+@torch.no_grad()
+def trace_sheet(sheet: Sheet) -> dict[str, Tensor]:
+    """Every tensor of one pass over the sheet's sentence, its target shifted behind <EOS>."""
+    model = build_sheet_model(sheet)
+    first = len(SPECIALS)
+    source = torch.tensor([range(first, first + len(sheet.model["source"]))])  # [1, S]
+    target = torch.tensor([[EOS_ID, *range(first, first + len(sheet.model["target"]))]])  # [1, T]
+    with record(model) as tensors:
+        model(source, target)
+    return tensors
+
+
+def traced(tensors: dict[str, Tensor], place: str, where: str) -> Tensor:
+    """A row such as encoder.layers.0.self_attention.query[2], or one cell of it, as a matrix."""
+    match = PLACE.fullmatch(place)
+    if match is None or match[1] not in tensors:
+        raise SheetError(f"{where}: traced: the model has no tensor '{place}'")
+    values = tensors[match[1]]
+    if values.dim() < 2 or values.shape[:-2].numel() != 1:
+        raise SheetError(f"{where}: traced: {match[1]} is {tuple(values.shape)}, not a matrix")
+    values = values.reshape(values.shape[-2:])  # one sentence, one head
+    if match[2]:
+        values = values[int(match[2]) - 1 : int(match[2])]
+    if match[3]:
+        values = values[:, int(match[3]) - 1 : int(match[3])]
+    return values
+
+
+def tensors_for(sheet: Sheet, run: Path | None) -> dict[str, Tensor] | None:
+    """The tensors that a procedure names; None without a run, or for a sheet of numbers."""
+    if not sheet.run:
+        if run is not None:
+            raise DataError(f"{sheet.name} has its own numbers: it needs no --run")
+        return None
+    usual = Path("runs") / Path(sheet.run["config"]).stem
+    if run is None and not usual.exists():
+        return None
+    return run_tensors(sheet, run or usual)
+
+
+@torch.no_grad()
+def run_tensors(sheet: Sheet, run: Path) -> dict[str, Tensor]:
+    """One pass over the sheet's sentence, its target shifted behind <EOS>, in float64."""
+    translator = Translator.load(run)
+    model, tokenizer = translator.model.double().eval(), translator.tokenizer
+    source = tokenizer.encode_source(sheet.run["source"])
+    produced = tokenizer.encode_target(sheet.run["target"]).ids
+    if UNK_ID in (*source.ids, *produced):
+        sentence = f"{sheet.run['source']} → {sheet.run['target']}"
+        raise DataError(f"{run}: does not know the words of “{sentence}”")
+    target = torch.tensor([[tokenizer.start_id, *produced[:-1]]])  # [1, T]
+    with record(model) as tensors:
+        model(torch.tensor([source.ids]), target)
+    found = {**tensors, **model_tensors(model)}
+    named = {
+        alias: traced(found, place, f"{sheet.where}: run")
+        for alias, place in sheet.run["tensors"].items()
+    }
+    memory = model.encode(torch.tensor([source.ids]))
+    cache = model.new_cache(memory)
+    one_by_one = [model.decode(target[:, [step]], memory, cache) for step in range(target.shape[1])]
+    return {**named, "one_by_one": torch.cat(one_by_one)[:, 0], "expected": matrix(produced),
+            "source_ids": matrix(source.ids)}  # fmt: skip
