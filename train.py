@@ -82,7 +82,7 @@ def train(
         try:
             trainer = Trainer(
                 config, run, device, watchers, fresh=options.fresh,
-                starting_weights=shipped_weights(config.training.start_from), ranks=ranks,
+                starting_weights=shipped_weights(config.training.init_from), ranks=ranks,
             )  # fmt: skip
             with ranks.same_fate():
                 examine_before_training(trainer)

@@ -1,6 +1,6 @@
 """Why attention, why Transformers: python -m benchmarks.ancestors [--plot docs/ancestors.png]
 
-python -m benchmarks.ancestors --pair multi30k multi30k-rnn --set data.source=… --runs FOLDER
+python -m benchmarks.ancestors --pair multi30k multi30k-rnn --set data.train=… --runs FOLDER
 
 The Transformer of one config, the recurrent model of another and that one without attention are
 trained by train.py on the same batches for as many steps, and translate the test split greedily:

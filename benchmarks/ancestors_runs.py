@@ -29,10 +29,10 @@ REVERSE = ("training.learning_rate=0.003",)  # serves all three
 RECURRENT_REVERSE = (
     "model.kind=recurrent", "model.d_model=128", "model.num_heads=1", "model.d_ff=0",
     "model.num_encoder_layers=1", "model.num_decoder_layers=1", "model.norm=none",
-    "model.position=none", "model.scale_scores=false", "model.bidirectional=true",
+    "model.positional_encoding=none", "model.scale_scores=false", "model.bidirectional=true",
 )  # fmt: skip
 # What a model's batches depend on, although it is the model's.
-OF_BATCHES = {"model.max_length", "model.start_token", "model.source_end"}
+OF_BATCHES = {"model.max_length", "model.decoder_start_token", "model.source_eos"}
 
 
 class Contestant(NamedTuple):

@@ -40,12 +40,12 @@ def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:
             activation=shape.activation, norm_first=shape.norm == "pre", bias=shape.bias,
             batch_first=True,
         )  # fmt: skip
-    # Its one setting drops inside the blocks as well, of weights and of feed-forward values.
+    # Its one setting is the rate of attention weights and of feed-forward activations as well.
     for layer in (*transformer.encoder.layers, *transformer.decoder.layers):
-        layer.dropout.p = shape.inner_dropout
-        for part in layer.modules():
-            if isinstance(part, nn.MultiheadAttention):
-                part.dropout = shape.inner_dropout
+        layer.dropout.p = shape.activation_dropout
+        layer.self_attn.dropout = shape.self_attention_dropout
+        if isinstance(layer, nn.TransformerDecoderLayer):
+            layer.multihead_attn.dropout = shape.cross_attention_dropout
     source, target = (
         Embedding(len(side), shape.d_model, dropout=shape.dropout, longest=shape.max_length)
         for side in (tokenizer.source, tokenizer.target)
@@ -53,9 +53,9 @@ def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:
     for embedding in (source, target):
         nn.init.normal_(embedding.tokens.weight, std=shape.d_model**-0.5)
     head = nn.Linear(shape.d_model, len(tokenizer.target), bias=shape.head_bias)
-    if shape.share_embeddings in ("target", "all"):
+    if shape.tie_embeddings in ("target", "all"):
         head.weight = target.tokens.weight
-    if shape.share_embeddings == "all":
+    if shape.tie_embeddings == "all":
         source.tokens.weight = target.tokens.weight
     return TorchModel(source, target, transformer, head)
 
@@ -66,15 +66,15 @@ def refuse_what_torch_has_not(config: Config) -> None:
         "model.kind is transformer": shape.kind == "transformer",
         "model.norm is pre or post": shape.norm != "none",
         "model.d_ff is not 0": shape.d_ff > 0,
-        "model.position is sinusoidal": shape.position == "sinusoidal",
-        "model.attention_output is true": shape.attention_output,
+        "model.positional_encoding is sinusoidal": shape.positional_encoding == "sinusoidal",
+        "model.output_projection is true": shape.output_projection,
         "model.scale_scores is true": shape.scale_scores,
         "model.scale_embeddings is true": shape.scale_embeddings,
-        "training.consistency is 0": training.consistency == 0,
+        "training.rdrop_alpha is 0": training.rdrop_alpha == 0,
         "training.precision is float32": training.precision == "float32",
         "training.patience is 0": training.patience == 0,
-        "training.start_from and train_only are empty": not (
-            training.start_from or training.train_only
+        "training.init_from and trainable are empty": not (
+            training.init_from or training.trainable
         ),
     }
     if missing := [words for words, is_so in wanted.items() if not is_so]:
@@ -133,7 +133,7 @@ class Training:
     def step(self) -> None:
         settings, number = self.settings, self.state.step + 1
         self.model.train()
-        batches = [self.stream.next() for _ in range(settings.accumulate)]
+        batches = [self.stream.next() for _ in range(settings.gradient_accumulation)]
         tokens = sum(batch.num_target_tokens for batch in batches)
         torch.manual_seed(mix(settings.seed, number))  # no random state needs saving
         for batch in batches:

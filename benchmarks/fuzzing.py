@@ -123,7 +123,7 @@ def is_verdict(case: Case, code: int) -> bool:
 
 def make_runs(folder: Path) -> None:
     """The two small runs that cases translate with, or damage."""
-    pieces = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.max_size=50", "--set",
+    pieces = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=50", "--set",
               "tokenizer.joint=true", "--set", "evaluation.best_metric=loss"]  # fmt: skip
     for name, more in (("words", []), ("bpe", pieces)):
         settings = ["--set", "model.d_model=8", "--set", "logging.tensorboard=false", *more]

@@ -147,10 +147,10 @@ def corpus_case(folder: Path, random: Random) -> Case:
         is_other_damaged = random.random() < 0.5
         (folder / "own.es").write_bytes(mutated(other, random) if is_other_damaged else other)
         place = "[own.aligned, own.es]"
-    more = random.choice([[], ["data.split_valid=2"], ["hygiene.malformed=error"],
-                          ["tokenizer.kind=bpe", "tokenizer.max_size=9"],
+    more = random.choice([[], ["data.split_valid=2"], ["filters.malformed=error"],
+                          ["tokenizer.kind=bpe", "tokenizer.vocab_size=9"],
                           [f"data.valid={place}"]])  # fmt: skip
-    sets = [each for setting in (f"data.source={place}", *more) for each in ("--set", setting)]
+    sets = [each for setting in (f"data.train={place}", *more) for each in ("--set", setting)]
     return Case("train.py", ["--config", "tiny.yaml", *SMALL, *sets], codes=(0, 1))
 
 

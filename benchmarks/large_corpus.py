@@ -52,8 +52,10 @@ def load(source: str, cache: str, kind: str) -> dict[str, float]:
     from minitransformer.settings import Config, DataConfig, TokenizerConfig
 
     config = Config(
-        data=DataConfig(source=source, cache=cache),
-        tokenizer=TokenizerConfig(kind=kind, max_size=8000 * (kind == "bpe"), joint=kind == "bpe"),
+        data=DataConfig(train=source, cache=cache),
+        tokenizer=TokenizerConfig(
+            kind=kind, vocab_size=8000 * (kind == "bpe"), joint=kind == "bpe"
+        ),
     )
     libraries = current_bytes()
     began = time.perf_counter()

@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 def train_and_measure(task: str, position: str, folder: Path, settings: list[str]) -> Result:
     run = folder / f"{task}-{position}"
-    changes = [f"model.position={position}", *settings]
+    changes = [f"model.positional_encoding={position}", *settings]
     command(
         ROOT / "train.py", "--config", f"{task}.yaml", "--run", run,
         *(argument for change in changes for argument in ("--set", change)),

@@ -31,10 +31,11 @@ def model_config(size: Size, dropout_inside: float = 0.0) -> ModelConfig:
     return ModelConfig(
         d_model=size.d_model, num_heads=size.heads, d_ff=size.d_ff,
         num_encoder_layers=size.layers, num_decoder_layers=size.layers,
-        norm="pre", attention_output=True, bias=True, head_bias=False, dropout=0.1,
-        inner_dropout=dropout_inside,
-        share_embeddings="all", scale_embeddings=True, embedding_std=size.d_model**-0.5,
-        start_token="bos", source_end=True, max_length=LONGEST + 2,
+        norm="pre", output_projection=True, bias=True, head_bias=False, dropout=0.1,
+        self_attention_dropout=dropout_inside, cross_attention_dropout=dropout_inside,
+        activation_dropout=dropout_inside,
+        tie_embeddings="all", scale_embeddings=True, embedding_std=size.d_model**-0.5,
+        decoder_start_token="bos", source_eos=True, max_length=LONGEST + 2,
     )  # fmt: skip
 
 

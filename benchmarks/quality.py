@@ -1,6 +1,6 @@
 """What a config's model translates like, beside torch.nn.Transformer trained in the same way.
 
-python -m benchmarks.quality --config tatoeba-bn --set data.source=… --seeds 1 2 3 --runs FOLDER
+python -m benchmarks.quality --config tatoeba-bn --set data.train=… --seeds 1 2 3 --runs FOLDER
 
 Ours is trained by train.py, the other one as benchmarks/baseline.py says, on the same batches for
 as many steps. Both then translate the test split greedily. What is finished in FOLDER is not

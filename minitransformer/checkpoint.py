@@ -12,11 +12,11 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from minitransformer.config import Mistake, build_section, changed_between
+from minitransformer.config import Mistake, build_section, changed_between, rename_settings
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
-from minitransformer.errors import CheckpointError
+from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.model.base import EncoderDecoder, build_model
-from minitransformer.settings import Config, Range
+from minitransformer.settings import Config, Range, rename_module_path
 from minitransformer.storage import (
     MOST_JSON,
     checksum,
@@ -25,7 +25,7 @@ from minitransformer.storage import (
     read_own_file,
 )
 
-FORMAT = 1
+FORMAT = 2  # format 1 had other names for settings and for some modules
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 Whole = Annotated[int, Range(0, 2**53)]
 
@@ -93,14 +93,19 @@ def read_content(folder: Path) -> dict[str, Any]:
     """What state.json says, if it is whole and of a format that is known."""
     where = str(folder / STATE)
     data = read_json_with_checksum(read_own_file(folder / STATE, MOST_JSON), where)
-    if data.get("format") != FORMAT:
+    if data.get("format") not in (1, FORMAT):
         raise CheckpointError(
-            f"{folder}: format {data.get('format')}, this version reads format {FORMAT}"
+            f"{folder}: format {data.get('format')}, this version reads formats 1 and {FORMAT}"
         )
     data.setdefault("settings", {})  # which older ones do not have
     for name in ("files", "tokenizer", "settings", "state"):
         if not isinstance(data.get(name), dict):
             raise CheckpointError(f"{where}: '{name}' is missing or not what it should be")
+    if data["format"] == 1:
+        try:
+            data["settings"] = rename_settings(data["settings"], where)
+        except ConfigError as error:
+            raise CheckpointError(str(error)) from None
     return data
 
 
@@ -141,7 +146,12 @@ def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
 
 def refuse_other_settings(settings: dict[str, Any], step: str, config: Config, run: Path) -> None:
     """Refuse a config.yaml under which a step's weights would mean something else."""
-    changed = changed_between(settings, weights_settings(config))
+    present = weights_settings(config)
+    for section, values in settings.items():
+        for key in values if isinstance(values, dict) else ():
+            if key not in present.get(section, {}):
+                raise CheckpointError(f"{run}: {step} has an unknown setting '{section}.{key}'")
+    changed = changed_between(settings, present)
     if changed:
         told = "; ".join(f"{key} is {new}, not {old}" for key, (old, new) in changed.items())
         raise CheckpointError(
@@ -233,9 +243,13 @@ def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, 
     if expected_checksum is not None and checksum(content) != expected_checksum:
         raise CheckpointError(f"{path}: damaged (its checksum does not match)")
     try:
-        return bytes_to_tensors(content)
+        tensors = bytes_to_tensors(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
+    renamed = {rename_module_path(name): tensor for name, tensor in tensors.items()}
+    if len(renamed) < len(tensors):
+        raise CheckpointError(f"{path}: has a tensor twice, by its present and by an earlier name")
+    return renamed
 
 
 def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:

@@ -5,7 +5,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,14 @@ from typing import Annotated, Any, Literal
 import yaml
 
 from minitransformer.errors import ConfigError, UsageError, did_you_mean
-from minitransformer.settings import Config, ModelConfig
+from minitransformer.settings import (
+    RECURRENT_ONLY,
+    RENAMED,
+    TRANSFORMER_ONLY,
+    Config,
+    DataConfig,
+    ModelConfig,
+)
 from minitransformer.storage import read_regular_file
 
 LARGEST_DOCUMENT = 1_000_000  # characters; a config is a page, not a corpus
@@ -121,6 +128,8 @@ def build_section(cls: Any, data: Any, path: str, mistakes: list[Mistake]) -> An
             ]
             meant = did_you_mean(str(key), hints) or did_you_mean(str(key), inside)
             message = f"unknown key '{dotted}'{meant}"
+            if dotted in RENAMED:
+                message = RENAMED[dotted].hint(dotted, value)
             mistakes.append(Mistake(dotted, message))
         elif is_dataclass(hints[key]):
             values[key] = build_section(hints[key], value, dotted, mistakes)
@@ -189,156 +198,152 @@ def describe(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def contradictions(config: Config) -> list[tuple[list[str], bool, str]]:
-    """The settings that can contradict each other: their keys, whether they do, and the words."""
-    data, model, training = config.data, config.model, config.training
-    places = {"source": data.source, "valid": data.valid, "test": data.test}
-    d_head, probes = model.d_model // model.num_heads, config.logging.probes
-    has_attention = model.kind == "transformer" or model.attention != "none"
-    drops_inside = has_attention and model.inner_dropout > 0
-    return [
-        *contradictions_of_kind(model),
-        (
-            ["data.source", "data"],
-            not data.source,
-            "data.source: name a shipped corpus, a file, or two aligned files as [a.en, a.es]",
-        ),
-        *(
-            (
-                [f"data.{name}"],
-                isinstance(place, tuple) and len(place) != 2,
-                f"data.{name}: aligned files are two, such as [a.en, a.es]; got {len(place)}",
-            )
-            for name, place in places.items()
-        ),
-        (
-            ["data.columns"],
-            len(set(data.columns)) != 2
-            or len(data.columns) != 2
-            or len({type(column) for column in data.columns}) != 1,
-            "data.columns: give two names, such as [en, es], or two numbers, such as [1, 2]",
-        ),
-        (
-            ["data.columns"],
-            any(isinstance(column, int) and column < 1 for column in data.columns),
-            "data.columns: columns are counted from 1",
-        ),
-        *(
-            (
-                [f"data.split_{name}", f"data.{name}"],
-                bool(place) and count > 0,
-                f"data.split_{name}: data.{name} already names those pairs; set one of the two",
-            )
-            for name, place, count in (
-                ("valid", data.valid, data.split_valid),
-                ("test", data.test, data.split_test),
-            )
-        ),
-        (
-            ["tokenizer.max_size", "tokenizer.kind"],
-            config.tokenizer.kind == "bpe" and not 1 <= config.tokenizer.max_size <= 10**6,
-            "tokenizer.max_size: kind bpe needs a size from 1 to 1,000,000, such as 8000; "
-            f"got {config.tokenizer.max_size}",
-        ),
-        (
-            ["model.num_heads", "model.d_model"],
-            model.kind == "transformer" and model.d_model % model.num_heads != 0,
-            f"model.d_model ({model.d_model}) must be divisible by "
-            f"model.num_heads ({model.num_heads})",
-        ),
-        (
-            ["model.d_model", "model.position"],
-            model.position == "sinusoidal" and model.d_model % 2 != 0,
-            f"model.d_model ({model.d_model}) must be even for model.position: sinusoidal",
-        ),
-        (
-            ["model.position", "model.d_model", "model.num_heads"],
-            model.kind == "transformer" and model.position == "rotary" and d_head % 2 != 0,
-            f"model.d_model / model.num_heads ({d_head}) must be even for model.position: rotary",
-        ),
-        (
-            ["model.share_embeddings", "tokenizer.joint"],
-            model.share_embeddings == "all" and not config.tokenizer.joint,
-            "model.share_embeddings: all needs tokenizer.joint: true",
-        ),
-        (
+def validate(config: Config) -> Iterator[tuple[list[str], str]]:
+    """Yield what is wrong with settings that are fine one by one: their keys, and the message."""
+    yield from validate_data(config.data)
+    yield from validate_model(config.model)
+    tokenizer, model, training = config.tokenizer, config.model, config.training
+    evaluation, examples = config.evaluation, config.logging.examples
+    if tokenizer.kind == "bpe" and not 1 <= tokenizer.vocab_size <= 10**6:
+        yield (
+            ["tokenizer.vocab_size", "tokenizer.kind"],
+            "tokenizer.vocab_size: kind bpe needs a size from 1 to 1,000,000, such as 8000; "
+            f"got {tokenizer.vocab_size}",
+        )
+    if model.tie_embeddings == "all" and not tokenizer.joint:
+        yield (
+            ["model.tie_embeddings", "tokenizer.joint"],
+            "model.tie_embeddings: all needs tokenizer.joint: true",
+        )
+    if training.schedule == "inverse_sqrt" and training.warmup_steps == 0:
+        yield (
             ["training.warmup_steps", "training.schedule"],
-            training.schedule == "inverse_sqrt" and training.warmup_steps == 0,
             "training.warmup_steps: schedule inverse_sqrt needs at least 1",
-        ),
-        (
+        )
+    if training.warmup_steps > training.steps:
+        yield (
             ["training.warmup_steps", "training.steps"],
-            training.warmup_steps > training.steps,
             f"training.warmup_steps ({training.warmup_steps}) must not exceed "
             f"training.steps ({training.steps})",
-        ),
-        (
-            ["training.consistency", "model.dropout", "model.inner_dropout"],
-            training.consistency > 0 and not model.dropout and not drops_inside,
-            "training.consistency compares two passes that dropout makes differ: set model.dropout",
-        ),
-        (
+        )
+    if training.rdrop_alpha > 0 and not any(dropout_rates(model).values()):
+        yield (
+            ["training.rdrop_alpha", *dropout_rates(model)],
+            "training.rdrop_alpha compares two passes with different dropout: set model.dropout",
+        )
+    if training.patience > 0 and evaluation.best_metric == "none":
+        yield (
             ["training.patience", "evaluation.best_metric"],
-            training.patience > 0 and config.evaluation.best_metric == "none",
             "training.patience needs a metric to watch: name one as evaluation.best_metric",
-        ),
-        (
-            ["evaluation.average", "training.keep_checkpoints"],
-            config.evaluation.average > training.keep_checkpoints,
+        )
+    if evaluation.average_checkpoints > training.keep_checkpoints:
+        yield (
+            ["evaluation.average_checkpoints", "training.keep_checkpoints"],
             f"training.keep_checkpoints ({training.keep_checkpoints}) must be at least "
-            f"evaluation.average ({config.evaluation.average})",
-        ),
-        (
-            ["logging.probes"],
-            isinstance(probes, tuple) and not all(probe.strip() for probe in probes),
-            "logging.probes: a sentence of it is blank",
-        ),
-    ]
+            f"evaluation.average_checkpoints ({evaluation.average_checkpoints})",
+        )
+    if isinstance(examples, tuple) and not all(each.strip() for each in examples):
+        yield ["logging.examples"], "logging.examples: one of the sentences is blank"
 
 
-def contradictions_of_kind(model: ModelConfig) -> list[tuple[list[str], bool, str]]:
-    """Settings that a model of this kind has no use for."""
-    of_transformer = {"num_heads": 1, "d_ff": 0, "norm": "none"}
-    of_recurrent = {"cell": "gru", "bidirectional": False, "attention": "dot"}
-    is_recurrent = model.kind == "recurrent"
-    others = {"recurrent": of_transformer, "transformer": of_recurrent}[model.kind]
-    of_other = {"recurrent": "a Transformer's", "transformer": "a recurrent model's"}[model.kind]
-    joins = model.attention != "none" and not model.attention_output
-    return [
-        *(
-            (
-                [f"model.{name}", "model.kind"],
-                getattr(model, name) != neutral,
-                f"model.{name} is {of_other}; with model.kind: {model.kind} it must be "
-                f"{str(neutral).lower()}; got {str(getattr(model, name)).lower()}",
+def validate_data(data: DataConfig) -> Iterator[tuple[list[str], str]]:
+    if not data.train:
+        yield (
+            ["data.train", "data"],
+            "data.train: name a shipped corpus, a file, or two aligned files as [a.en, a.es]",
+        )
+    for name in ("train", "valid", "test"):
+        files = getattr(data, name)
+        if isinstance(files, tuple) and len(files) != 2:
+            yield (
+                [f"data.{name}"],
+                f"data.{name}: aligned files are two, such as [a.en, a.es]; got {len(files)}",
             )
-            for name, neutral in others.items()
-        ),
-        (
-            ["model.position", "model.kind"],
-            is_recurrent and model.position == "rotary",
-            "model.position: rotary turns the queries of a Transformer; "
-            "a recurrent model takes none, sinusoidal or learned",
-        ),
-        (
+    are_alike = len({type(column) for column in data.columns}) == 1
+    if len(data.columns) != 2 or len(set(data.columns)) != 2 or not are_alike:
+        yield (
+            ["data.columns"],
+            "data.columns: give two names, such as [en, es], or two numbers, such as [1, 2]",
+        )
+    if any(isinstance(column, int) and column < 1 for column in data.columns):
+        yield ["data.columns"], "data.columns: columns are counted from 1"
+    for name in ("valid", "test"):
+        if getattr(data, name) and getattr(data, f"split_{name}") > 0:
+            yield (
+                [f"data.split_{name}", f"data.{name}"],
+                f"data.split_{name}: data.{name} already names those pairs; set one of the two",
+            )
+
+
+def validate_model(model: ModelConfig) -> Iterator[tuple[list[str], str]]:
+    is_recurrent = model.kind == "recurrent"
+    of_other, others = (
+        ("a Transformer's", TRANSFORMER_ONLY) if is_recurrent
+        else ("a recurrent model's", RECURRENT_ONLY)
+    )  # fmt: skip
+    for name, neutral in others.items():
+        if (value := getattr(model, name)) != neutral:
+            yield (
+                [f"model.{name}", "model.kind"],
+                f"model.{name} is {of_other}; with model.kind: {model.kind} it must be "
+                f"{describe(neutral)}; got {describe(value)}",
+            )
+    if not is_recurrent and model.d_model % model.num_heads != 0:
+        yield (
+            ["model.num_heads", "model.d_model"],
+            f"model.d_model ({model.d_model}) must be divisible by "
+            f"model.num_heads ({model.num_heads})",
+        )
+    if model.positional_encoding == "sinusoidal" and model.d_model % 2 != 0:
+        yield (
+            ["model.d_model", "model.positional_encoding"],
+            f"model.d_model ({model.d_model}) must be even for "
+            "model.positional_encoding: sinusoidal",
+        )
+    if model.positional_encoding == "rotary":
+        d_head = model.d_model // model.num_heads
+        if is_recurrent:
+            yield (
+                ["model.positional_encoding", "model.kind"],
+                "model.positional_encoding: rotary rotates the queries of a Transformer; "
+                "a recurrent model takes none, sinusoidal or learned",
+            )
+        elif d_head % 2 != 0:
+            yield (
+                ["model.positional_encoding", "model.d_model", "model.num_heads"],
+                f"model.d_model / model.num_heads ({d_head}) must be even for "
+                "model.positional_encoding: rotary",
+            )
+    if is_recurrent and model.num_encoder_layers != model.num_decoder_layers:
+        yield (
             ["model.num_encoder_layers", "model.num_decoder_layers", "model.kind"],
-            is_recurrent and model.num_encoder_layers != model.num_decoder_layers,
             f"model.num_encoder_layers ({model.num_encoder_layers}) and model.num_decoder_layers "
-            f"({model.num_decoder_layers}) must be equal for model.kind: recurrent: each layer of "
-            "the decoder begins where one of the encoder ends",
-        ),
-        (
+            f"({model.num_decoder_layers}) must be equal for model.kind: recurrent: each decoder "
+            "layer starts from the final state of an encoder layer",
+        )
+    if is_recurrent and model.bidirectional and model.d_model % 2 != 0:
+        yield (
             ["model.bidirectional", "model.d_model"],
-            is_recurrent and model.bidirectional and model.d_model % 2 != 0,
             f"model.d_model ({model.d_model}) must be even for model.bidirectional: true",
-        ),
-        (
-            ["model.share_embeddings", "model.attention", "model.attention_output", "model.kind"],
-            is_recurrent and model.share_embeddings != "none" and joins,
-            f"model.share_embeddings: {model.share_embeddings} needs a head as wide as an "
-            "embedding, and [context ; state] is twice as wide; set model.attention_output: true",
-        ),
-    ]
+        )
+    joins = model.attention != "none" and not model.output_projection
+    if is_recurrent and model.tie_embeddings != "none" and joins:
+        yield (
+            ["model.tie_embeddings", "model.attention", "model.output_projection", "model.kind"],
+            f"model.tie_embeddings: {model.tie_embeddings} needs a head as wide as an "
+            "embedding, and [context ; state] is twice as wide; set model.output_projection: true",
+        )
+
+
+def dropout_rates(model: ModelConfig) -> dict[str, float]:
+    """Return the dropout settings that have an effect on a model of this shape."""
+    names = ["dropout"]
+    if model.kind == "transformer":
+        names += ["self_attention_dropout", "cross_attention_dropout"]
+        names += ["activation_dropout"] * (model.d_ff > 0)
+    elif model.attention != "none":
+        names.append("cross_attention_dropout")
+    return {f"model.{name}": getattr(model, name) for name in names}
 
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -366,8 +371,40 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: the config is empty")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a config is a mapping of sections, got {describe(data)}")
+    if (path.parent / "checkpoints").is_dir():  # the config of a run, which may be an old one
+        data = rename_settings(data, str(path))
     origins = {apply_override(data, override): f"--set {override}" for override in overrides}
     return config_from_data(data, str(path), origins)
+
+
+def rename_settings(sections: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the settings of a run of format 1 by their present names, with converted values.
+
+    Raises ConfigError where a setting is given by both names: an old one must not hide another.
+    """
+    renamed: dict[str, Any] = {}
+    old: dict[str, Any] = {}
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            renamed[name] = section
+            continue
+        for key, value in section.items():
+            if f"{name}.{key}" in RENAMED:
+                old[f"{name}.{key}"] = value
+            else:
+                renamed.setdefault(name, {})[key] = value
+    for dotted, value in old.items():
+        for new in RENAMED[dotted].keys:
+            name, _, key = new.partition(".")
+            section = renamed.setdefault(name, {})
+            if not isinstance(section, dict) or key in section:
+                raise ConfigError(f"{where}: '{dotted}' and '{new}' are one setting, given twice")
+            section[key] = RENAMED[dotted].convert(value)
+    # A recurrent model has but one of the three rates that `inner_dropout` became.
+    if "model.inner_dropout" in old and renamed["model"].get("kind") == "recurrent":
+        for key in ("self_attention_dropout", "activation_dropout"):
+            renamed["model"][key] = 0.0
+    return renamed
 
 
 def apply_override(data: dict[str, Any], override: str) -> str:
@@ -404,12 +441,11 @@ def config_from_data(
     origins = origins or {}
     mistakes += [
         Mistake(next((key for key in keys if key in origins), keys[0]), message)
-        for keys, is_wrong, message in contradictions(config)
-        if is_wrong and not wrong.intersection(keys)
+        for keys, message in validate(config)
+        if not wrong.intersection(keys)
     ]
     if mistakes:
-        places = [origins.get(mistake.key, where) for mistake in mistakes]
-        lines = [f"{place}: {each.message}" for place, each in zip(places, mistakes, strict=True)]
+        lines = [f"{origins.get(each.key, where)}: {each.message}" for each in mistakes]
         raise ConfigError("\n       ".join(lines))
     return config
 

@@ -148,7 +148,7 @@ def plan(trainer: Trainer) -> list[str]:
         f"model       {shape(trainer.config.model)}",
         f"parameters  {parameters:,}{only}",
         f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
-        f"{f' × {training.accumulate}' if training.accumulate > 1 else ''} "
+        f"{f' × {training.gradient_accumulation}' if training.gradient_accumulation > 1 else ''} "
         f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
         f"device      {', '.join(filter(None, (trainer.device.type, workers, half)))}",
     ]
@@ -159,14 +159,15 @@ def shape(model: ModelConfig) -> str:
     layers = f"{model.num_encoder_layers}+{model.num_decoder_layers} layers"
     if model.kind == "recurrent":
         ways = ", both ways" * model.bidirectional
-        matrix = " with W_O" * (model.attention != "none" and model.attention_output)
+        matrix = " with W_O" * (model.attention != "none" and model.output_projection)
         return (
             f"recurrent: {layers} of {model.cell.upper()}{ways}, {model.d_model} wide, "
-            f"attention {model.attention}{matrix}, position {model.position}"
+            f"attention {model.attention}{matrix}, position {model.positional_encoding}"
         )
     return (
         f"{layers}, {model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
-        f"norm {model.norm}, feed-forward {model.d_ff or 'none'}, position {model.position}"
+        f"norm {model.norm}, feed-forward {model.d_ff or 'none'}, "
+        f"position {model.positional_encoding}"
     )
 
 
@@ -209,7 +210,7 @@ def ending(trainer: Trainer) -> str:
 
 def chosen_weights(trainer: Trainer) -> str:
     """What a run translates with where that is not its last step."""
-    if (count := trainer.config.evaluation.average) > 1:
+    if (count := trainer.config.evaluation.average_checkpoints) > 1:
         return f"the mean of the last {count} checkpoints"
     best = trainer.state.best_step
     return "" if best in (None, trainer.state.step) else f"the best one, step {best}"

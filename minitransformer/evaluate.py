@@ -81,7 +81,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     for change in options.set:
         if not change.startswith(("data.", "evaluation.")):
             raise UsageError(f"--set {change}: only data.… and evaluation.… can be changed here")
-        if change.startswith(("evaluation.average", "evaluation.best_metric")):
+        if change.startswith(("evaluation.average_checkpoints", "evaluation.best_metric")):
             raise UsageError(f"--set {change}: use --average or --checkpoint instead")
     return options
 

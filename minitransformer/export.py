@@ -108,7 +108,7 @@ def model_spec(model: Transformer, config: ModelConfig) -> Any:
         "num_heads": config.num_heads,
         "pre_norm": config.norm == "pre",
         "activation": specs.Activation[config.activation.upper()],
-        "rotary_dim": 0 if config.position == "rotary" else None,  # 0: all of a head
+        "rotary_dim": 0 if config.positional_encoding == "rotary" else None,  # 0: all of a head
     }
     encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **shared)
     decoder = specs.TransformerDecoderSpec(config.num_decoder_layers, **shared)
@@ -120,8 +120,8 @@ def model_spec(model: Transformer, config: ModelConfig) -> Any:
     decoder.projection.bias[[PAD_ID, BOS_ID]] = NEVER  # never labels, so never answers
     spec = specs.TransformerSpec(encoder, decoder)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = UNK, BOS, EOS
-    spec.config.decoder_start_token = {"eos": EOS, "bos": BOS}[config.start_token]
-    spec.config.add_source_eos = config.source_end
+    spec.config.decoder_start_token = {"eos": EOS, "bos": BOS}[config.decoder_start_token]
+    spec.config.add_source_eos = config.source_eos
     spec.config.layer_norm_epsilon = nn.LayerNorm(1).eps
     return spec
 
@@ -131,7 +131,7 @@ def set_stack(spec: Any, embedding: Any, stack: Stack, config: ModelConfig) -> N
     assert isinstance(stack, Encoder | Decoder)
     embedding.weight = copy(stack.embedding.weight)  # [V, D]
     spec.scale_embeddings = config.scale_embeddings
-    if config.position != "rotary":
+    if config.positional_encoding != "rotary":
         spec.position_encodings.encodings = position_table(stack.embedding.positions, config)
     for part, layer in zip(spec.layer, stack.layers, strict=True):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
@@ -144,8 +144,8 @@ def set_stack(spec: Any, embedding: Any, stack: Stack, config: ModelConfig) -> N
             part.ffn.linear_0.weight = torch.zeros(1, config.d_model)  # [F, D]
             part.ffn.linear_1.weight = torch.zeros(config.d_model, 1)  # [D, F]
         else:
-            set_linear(part.ffn.linear_0, layer.feed_forward.widen)
-            set_linear(part.ffn.linear_1, layer.feed_forward.narrow)
+            set_linear(part.ffn.linear_0, layer.feed_forward.fc1)
+            set_linear(part.ffn.linear_1, layer.feed_forward.fc2)
         set_norm(part.ffn, layer.feed_forward_residual or nn.LayerNorm(config.d_model))
     if config.norm == "pre":
         set_norm(spec, stack.norm)
@@ -156,7 +156,7 @@ def position_table(positions: nn.Module | None, config: ModelConfig) -> Tensor:
     if isinstance(positions, LearnedPositions):
         return copy(positions.table)
     shape = max(config.max_length, LONGEST_INPUT), config.d_model
-    return torch.zeros(shape) if config.position == "none" else sinusoid_table(*shape)
+    return torch.zeros(shape) if config.positional_encoding == "none" else sinusoid_table(*shape)
 
 
 def set_attention(spec: Any, attention: MultiHeadAttention) -> None:

@@ -77,7 +77,7 @@ class Prompt:
     def num_words(self) -> int:
         """How many words of the sentence the model takes."""
         return len(self.translator.fit(self.translator.tokenizer.encode_source(self.sentence).ids)
-                   ) - self.translator.tokenizer.source_end  # fmt: skip
+                   ) - self.translator.tokenizer.source_eos  # fmt: skip
 
     def walked(self, experiment: Experiment) -> Walkthrough:
         if not self.sentence:
@@ -131,7 +131,7 @@ class Prompt:
             raise UsageError("say on or off: :position off")
         model = self.translator.model
         if not model.rotary and model.encoder.embedding.positions is None:
-            raise UsageError("this model has no positions (model.position is none)")
+            raise UsageError("this model has no positions (model.positional_encoding is none)")
         self.change(replace(self.experiment, positions_off=words == ["off"]))
 
     def force(self, words: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Every setting of a run with its default."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ Policy = Literal["keep", "skip", "error"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    source: Place = ""
+    train: Place = ""
     valid: Place = ""
     test: Place = ""
     columns: tuple[str | int, ...] = ("source", "target")
@@ -49,8 +50,8 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HygieneConfig:
-    """What becomes of a pair with a defect; the names are those of data/hygiene.py."""
+class FiltersConfig:
+    """What becomes of a pair with a defect; the names are those of data/filters.py."""
 
     malformed: DropOrStop = "skip"
     not_utf8: DropOrStop = "skip"
@@ -74,7 +75,7 @@ class TokenizerConfig:
     words: str = "unicode"
     joint: bool = False
     min_frequency: Count = 1
-    max_size: CountOrNone = 0
+    vocab_size: CountOrNone = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +87,22 @@ class ModelConfig:
     num_decoder_layers: Depth = 1
     d_ff: Annotated[int, Range(0, 65536)] = 0
     norm: Literal["none", "pre", "post"] = "none"
-    position: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    positional_encoding: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
     max_length: Annotated[int, Range(1, 100_000)] = 64
     scale_scores: bool = True
-    attention_output: bool = False
+    output_projection: bool = False
     bias: bool = False
     head_bias: bool = True
     activation: Literal["relu", "gelu"] = "relu"
     dropout: Share = 0.0
-    inner_dropout: Share = 0.0
-    share_embeddings: Literal["none", "target", "all"] = "none"
+    self_attention_dropout: Share = 0.0
+    cross_attention_dropout: Share = 0.0
+    activation_dropout: Share = 0.0
+    tie_embeddings: Literal["none", "target", "all"] = "none"
     scale_embeddings: bool = False
     embedding_std: NotNegative = 0.3
-    start_token: Literal["eos", "bos"] = "eos"
-    source_end: bool = False
+    decoder_start_token: Literal["eos", "bos"] = "eos"
+    source_eos: bool = False
     cell: Literal["gru", "lstm"] = "gru"
     bidirectional: bool = False
     attention: Literal["none", "dot", "multiplicative"] = "dot"
@@ -115,7 +118,7 @@ class TrainingConfig:
     join_timeout: Annotated[float, Range(1, 86_400)] = 60
     step_timeout: Annotated[float, Range(1, 86_400)] = 600
     batch_tokens: Count = 900
-    accumulate: Count = 1
+    gradient_accumulation: Count = 1
     learning_rate: Positive = 0.01
     schedule: Literal["constant", "inverse_sqrt", "cosine"] = "cosine"
     warmup_steps: CountOrNone = 0
@@ -124,12 +127,12 @@ class TrainingConfig:
     weight_decay: NotNegative = 0.3
     clip_norm: NotNegative = 1.0
     label_smoothing: Share = 0.0
-    consistency: NotNegative = 0.0
+    rdrop_alpha: NotNegative = 0.0
     patience: CountOrNone = 0
     save_every: Count = 75
     keep_checkpoints: Annotated[int, Range(2, 10**9)] = 2
-    start_from: str = ""
-    train_only: tuple[str, ...] = ()
+    init_from: str = ""
+    trainable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +140,7 @@ class EvaluationConfig:
     every: Count = 75
     train_pairs: CountOrNone = 1000
     batch_size: Count = 64
-    average: Count = 1
+    average_checkpoints: Count = 1
     samples: CountOrNone = 5
     bleu_tokenizer: Literal["13a", "intl", "char", "none"] = "13a"
     best_metric: Literal[
@@ -150,15 +153,87 @@ class EvaluationConfig:
 class LoggingConfig:
     tensorboard: bool = True
     every: Count = 1
-    probes: tuple[str, ...] | Annotated[int, Range(0, 1000)] = 2
+    examples: tuple[str, ...] | Annotated[int, Range(0, 1000)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     data: DataConfig = DataConfig()
-    hygiene: HygieneConfig = HygieneConfig()
+    filters: FiltersConfig = FiltersConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     logging: LoggingConfig = LoggingConfig()
+
+
+# Settings that one kind of model alone has, with the value that they must have for the other kind.
+TRANSFORMER_ONLY: dict[str, Any] = {
+    "num_heads": 1, "d_ff": 0, "norm": "none",
+    "self_attention_dropout": 0.0, "activation_dropout": 0.0,
+}  # fmt: skip
+RECURRENT_ONLY: dict[str, Any] = {"cell": "gru", "bidirectional": False, "attention": "dot"}
+
+# Modules whose names are part of parameter names, as runs of format 1 have them.
+RENAMED_MODULES = {
+    "widen": "fc1", "narrow": "fc2", "word": "input_proj", "state": "hidden_proj",
+    "rightward": "forward_rnn", "leftward": "backward_rnn",
+}  # fmt: skip
+
+
+def rename_module_path(path: str) -> str:
+    """encoder.layers.0.feed_forward.widen.weight -> encoder.layers.0.feed_forward.fc1.weight"""
+    return ".".join(RENAMED_MODULES.get(part, part) for part in path.split("."))
+
+
+class Renaming(NamedTuple):
+    """What a setting of run format 1 is called now, and how its value changed."""
+
+    keys: tuple[str, ...]
+    convert: Callable[[Any], Any] = lambda value: value
+
+    def hint(self, old: str, value: Any) -> str:
+        """Return the error message for a config that still has the old key."""
+        new = " and ".join(f"'{key}'" for key in self.keys)
+        converted = self.convert(value)
+        advice = f"; instead of {value}, write {converted}" if converted != value else ""
+        return f"'{old}' was renamed to {new}{advice}"
+
+
+def twice(value: Any) -> Any:
+    return 2 * value if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def rename_module_paths(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return value
+    return [rename_module_path(each) if isinstance(each, str) else each for each in value]
+
+
+RENAMED: dict[str, Renaming] = {
+    "data.source": Renaming(("data.train",)),
+    **{
+        f"hygiene.{field.name}": Renaming((f"filters.{field.name}",))
+        for field in fields(FiltersConfig)
+    },
+    "tokenizer.max_size": Renaming(("tokenizer.vocab_size",)),
+    "model.position": Renaming(("model.positional_encoding",)),
+    "model.attention_output": Renaming(("model.output_projection",)),
+    "model.inner_dropout": Renaming(
+        (
+            "model.self_attention_dropout",
+            "model.cross_attention_dropout",
+            "model.activation_dropout",
+        )
+    ),
+    "model.share_embeddings": Renaming(("model.tie_embeddings",)),
+    "model.start_token": Renaming(("model.decoder_start_token",)),
+    "model.source_end": Renaming(("model.source_eos",)),
+    # The weight of the symmetric KL divergence was c; the paper's is alpha / 2.
+    "training.consistency": Renaming(("training.rdrop_alpha",), twice),
+    "training.accumulate": Renaming(("training.gradient_accumulation",)),
+    "training.start_from": Renaming(("training.init_from",)),
+    "training.train_only": Renaming(("training.trainable",), rename_module_paths),
+    "evaluation.average": Renaming(("evaluation.average_checkpoints",)),
+    "logging.probes": Renaming(("logging.examples",)),
+}

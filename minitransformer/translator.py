@@ -78,9 +78,10 @@ class Translator:
     ) -> "Translator":
         """Load a run's weights: those that its config says are the ones to translate with.
 
-        These are the mean of the last `evaluation.average` checkpoints where that is more than one,
-        else "best" where `evaluation.best_metric` selects it, else the last one. `checkpoint` asks
-        for "last", "best" or a step by its number, `average` for the mean of so many.
+        These are the mean of the last `evaluation.average_checkpoints` where that is more than
+        one, else "best" where `evaluation.best_metric` selects it, else the last one.
+        `checkpoint` asks for "last", "best" or a step by its number, `average` for the mean of
+        so many.
         """
         folder = RunFolder(Path(run))
         config = folder.load_config()
@@ -89,7 +90,7 @@ class Translator:
             raise UsageError(f"checkpoint {checkpoint!r}: choose last, best or a step's number")
         if average is not None and (average < 1 or checkpoint is not None):
             raise UsageError(f"average {average}: at least 1, and not together with a checkpoint")
-        count = average or (config.evaluation.average if checkpoint is None else 1)
+        count = average or (config.evaluation.average_checkpoints if checkpoint is None else 1)
         selects = config.evaluation.best_metric != "none"
         takes_best = selects and (checkpoint, average, count) == (None, None, 1)
         complaints: list[str] = []
@@ -189,7 +190,7 @@ class Translator:
         """Cut a sentence that is longer than the model takes, keeping its end marker."""
         if len(ids) <= self.max_length:
             return ids
-        end = ids[-1:] if self.tokenizer.source_end else []
+        end = ids[-1:] if self.tokenizer.source_eos else []
         return ids[: self.max_length - len(end)] + end
 
 

@@ -72,7 +72,7 @@ def read_each_word_anew(
         return read_words(self, inputs, state)
     last, states = state, []
     for word, reads in zip(inputs.unbind(dim=1), is_read.unbind(dim=1), strict=True):
-        after = zip(self.read(self.word(word), state)[1], last, strict=True)
+        after = zip(self.read(self.input_proj(word), state)[1], last, strict=True)
         last = tuple(torch.where(reads[:, None], new, old) for new, old in after)
         states.append(last[0])
     return torch.stack(states, dim=1), last

@@ -5,17 +5,17 @@ import json
 from pathlib import Path
 
 from minitransformer.data.corpus import Corpus, Pair, load_corpus, sources_of
-from minitransformer.settings import Config, DataConfig, HygieneConfig
+from minitransformer.settings import Config, DataConfig, FiltersConfig
 
 
-def corpus_of(*, hygiene: dict[str, str] | None = None, **data) -> Corpus:
-    config = Config(data=DataConfig(**data), hygiene=HygieneConfig(**hygiene or {}))
+def corpus_of(*, filters: dict[str, str] | None = None, **data) -> Corpus:
+    config = Config(data=DataConfig(**data), filters=FiltersConfig(**filters or {}))
     return load_corpus(config, sources_of(config.data))
 
 
 def train_split(content: bytes, tmp_path: Path, name: str = "pairs.tsv", **settings):
     """The training split of a file with this content."""
-    return corpus_of(source=write(content, tmp_path, name), **settings).train
+    return corpus_of(train=write(content, tmp_path, name), **settings).train
 
 
 def write(content: bytes, folder: Path, name: str = "pairs.tsv") -> str:

@@ -13,19 +13,35 @@ from minitransformer.translator import Translator
 from tests.processes import ROOT
 
 SMALL = (
-    "data.limit=24", "model.d_model=16", "model.dropout=0.1", "model.inner_dropout=0.1",
+    "data.limit=24",
+    "model.d_model=16",
+    "model.dropout=0.1",
+    "model.self_attention_dropout=0.1",
+    "model.cross_attention_dropout=0.1",
+    "model.activation_dropout=0.1",
     "training.steps=12",
-    "training.batch_tokens=60", "training.save_every=3", "evaluation.every=5",
-)  # fmt: skip
+    "training.batch_tokens=60",
+    "training.save_every=3",
+    "evaluation.every=5",
+)
 
 RECURRENT = (
-    "model.kind=recurrent", "model.position=none", "model.bias=true", "model.bidirectional=true",
+    "model.kind=recurrent",
+    "model.positional_encoding=none",
+    "model.bias=true",
+    "model.bidirectional=true",
     "model.attention=multiplicative",
-)  # fmt: skip
+)
 KINDS = {"transformer": (), "recurrent": RECURRENT}
 
 
+# Rates of SMALL that a recurrent model does not have.
+NO_TRANSFORMER_DROPOUT = ("model.self_attention_dropout=0", "model.activation_dropout=0")
+
+
 def small_config(*changes: str) -> Config:
+    if "model.kind=recurrent" in changes:
+        changes = (*NO_TRANSFORMER_DROPOUT, *changes)
     return load_config(ROOT / "configs" / "tiny.yaml", [*SMALL, *changes])
 
 

@@ -17,11 +17,21 @@ from tests.small_runs import final_hashes
 from tests.test_trainer import without_clock
 
 SHORT = (
-    "data.limit=24", "model.d_model=16", "model.dropout=0.1", "model.inner_dropout=0.1",
-    "training.steps=9", "training.batch_tokens=60", "training.save_every=2", "evaluation.every=5",
-    "evaluation.train_pairs=4", "evaluation.samples=1", "evaluation.best_metric=loss",
-    "logging.probes=1",
-)  # fmt: skip
+    "data.limit=24",
+    "model.d_model=16",
+    "model.dropout=0.1",
+    "model.self_attention_dropout=0.1",
+    "model.cross_attention_dropout=0.1",
+    "model.activation_dropout=0.1",
+    "training.steps=9",
+    "training.batch_tokens=60",
+    "training.save_every=2",
+    "evaluation.every=5",
+    "evaluation.train_pairs=4",
+    "evaluation.samples=1",
+    "evaluation.best_metric=loss",
+    "logging.examples=1",
+)
 LONGER = ("training.steps=24", "training.save_every=3", "evaluation.every=8")
 CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # a clock's digits are of different lengths
 

@@ -32,15 +32,15 @@ def module_pairs(ours, theirs, norm):
     which = "pre_norm" if norm == "pre" else "post_norm"
     for our_layer, their_layer in zip(ours.encoder.layers, theirs.encoder.layers, strict=True):
         yield our_layer.self_attention, their_layer.self_attn
-        yield our_layer.feed_forward.widen, their_layer.linear1
-        yield our_layer.feed_forward.narrow, their_layer.linear2
+        yield our_layer.feed_forward.fc1, their_layer.linear1
+        yield our_layer.feed_forward.fc2, their_layer.linear2
         yield getattr(our_layer.self_attention_residual, which), their_layer.norm1
         yield getattr(our_layer.feed_forward_residual, which), their_layer.norm2
     for our_layer, their_layer in zip(ours.decoder.layers, theirs.decoder.layers, strict=True):
         yield our_layer.self_attention, their_layer.self_attn
         yield our_layer.cross_attention, their_layer.multihead_attn
-        yield our_layer.feed_forward.widen, their_layer.linear1
-        yield our_layer.feed_forward.narrow, their_layer.linear2
+        yield our_layer.feed_forward.fc1, their_layer.linear1
+        yield our_layer.feed_forward.fc2, their_layer.linear2
         yield getattr(our_layer.self_attention_residual, which), their_layer.norm1
         yield getattr(our_layer.cross_attention_residual, which), their_layer.norm2
         yield getattr(our_layer.feed_forward_residual, which), their_layer.norm3
@@ -123,7 +123,7 @@ def test_the_transformer_equals_torchs_with_the_same_weights(norm, activation):
 @pytest.mark.parametrize("num_heads", [1, 2, 4])
 def test_multi_head_attention_equals_torchs_with_the_same_weights(num_heads):
     torch.manual_seed(0)
-    config = ModelConfig(d_model=8, num_heads=num_heads, bias=True, attention_output=True)
+    config = ModelConfig(d_model=8, num_heads=num_heads, bias=True, output_projection=True)
     ours = with_weights(MultiHeadAttention(config))
     theirs = nn.MultiheadAttention(8, num_heads, batch_first=True)
     copy_attention(ours, theirs)

@@ -81,10 +81,10 @@ def test_padding_changes_nothing():
 def hand_made(tmp_path_factory):
     """Two heads on places alone: the first looks at its own, the second at the one before."""
     trainer = trainer_for(
-        tmp_path_factory.mktemp("copy") / "run", "data.source=copy",
+        tmp_path_factory.mktemp("copy") / "run", "data.train=copy",
         "model.d_model=64", "model.num_heads=2",
-        "model.position=learned", "model.max_length=32", "model.source_end=true",
-        "model.start_token=bos",
+        "model.positional_encoding=learned", "model.max_length=32", "model.source_eos=true",
+        "model.decoder_start_token=bos",
     )  # fmt: skip
     model = trainer.model.eval()
     one_hot = torch.eye(PLACES)
@@ -148,7 +148,7 @@ def test_the_attention_of_a_recurrent_model_is_one_head_of_layer_0():
 
 
 def test_a_run_without_attention_is_refused_in_one_line(tmp_path, capsys):
-    config = small_config("data.source=copy", "model.kind=recurrent", "model.attention=none")
+    config = small_config("data.train=copy", "model.kind=recurrent", "model.attention=none")
     (tmp_path / "config.yaml").write_text(config_to_yaml(config))
     assert run_command(lambda: main([str(tmp_path)])) == 2
     expected = f"error: {tmp_path} has no attention (model.attention is none): nothing in it looks"
@@ -168,9 +168,9 @@ def substitute_run(tmp_path_factory):
     (folder / "valid.tsv").write_text("3 1\tone three\n")  # a thousand would take long
     path = folder / "run"
     trainer_for(
-        path, "data.source=substitute", f"data.valid={folder / 'valid.tsv'}", "training.steps=2",
+        path, "data.train=substitute", f"data.valid={folder / 'valid.tsv'}", "training.steps=2",
         "model.num_heads=2", "model.num_decoder_layers=2",
-        "model.source_end=true", "tokenizer.kind=bpe", "tokenizer.max_size=25",
+        "model.source_eos=true", "tokenizer.kind=bpe", "tokenizer.vocab_size=25",
         "model.max_length=24",
     ).run()  # fmt: skip
     return path

@@ -149,8 +149,8 @@ def test_contestants_differ_as_models_alone(pair, sets, of_recurrent, tmp_path):
     [
         (("tiny-rnn", "tiny"), (), r"tiny-rnn\.yaml is no Transformer"),
         (("tiny", "tiny"), (), r"tiny\.yaml is no recurrent model with attention"),
-        (("tiny-bn", "tiny-rnn"), (), r"tiny-bn\.yaml and tiny-rnn\.yaml differ in data\.source"),
-        (("tiny", "tiny-rnn"), ("model.source_end=true",), r"differ in model\.source_end; make"),
+        (("tiny-bn", "tiny-rnn"), (), r"tiny-bn\.yaml and tiny-rnn\.yaml differ in data\.train"),
+        (("tiny", "tiny-rnn"), ("model.source_eos=true",), r"differ in model\.source_eos; make"),
     ],
 )
 def test_unequals_are_refused(pair, of_recurrent, complaint, tmp_path):

@@ -19,7 +19,7 @@ COLUMNS = st.sampled_from([("source", "target"), (1, 2), (2, 1), ("en", "es"), (
 
 
 def files_of(name: str, content: bytes, folder: Path):
-    """A data.source with this content; of two aligned files, the second has as many lines."""
+    """A data.train with this content; of two aligned files, the second has as many lines."""
     if name != "aligned":
         (folder / f"any.{name}").write_bytes(content)
         return str(folder / f"any.{name}")
@@ -41,7 +41,7 @@ def test_every_line_is_kept_or_counted_as_dropped(name, data, columns, tmp_path_
     ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
     content = ending.join(lines) + data.draw(st.sampled_from([b"", ending]))
     place = files_of(name, content, tmp_path_factory.getbasetemp())
-    source = sources_of(DataConfig(source=place, columns=columns))["train"]
+    source = sources_of(DataConfig(train=place, columns=columns))["train"]
     rows = outcome(lambda: list(source.rows()), DataError)
     if isinstance(rows, DataError):
         return
@@ -52,7 +52,7 @@ def test_every_line_is_kept_or_counted_as_dropped(name, data, columns, tmp_path_
         assert all(1 <= number <= lines_there for number in numbers)
     else:
         assert numbers == list(range(1, lines_there + 1))
-    split = outcome(lambda: corpus_of(source=place, columns=columns).train, DataError)
+    split = outcome(lambda: corpus_of(train=place, columns=columns).train, DataError)
     if isinstance(split, DataError):
         return
     assert len(split) + split.report.dropped == len(rows)
@@ -77,7 +77,7 @@ PARQUET = [parquet_content("snappy"), parquet_content("none")]
 @given(content=st.sampled_from(PARQUET).flatmap(lambda whole: damaged(whole, 2)) | st.binary())
 def test_a_parquet_file_that_is_damaged_is_read_or_refused(content, tmp_path_factory):
     place = files_of("parquet", content, tmp_path_factory.getbasetemp())
-    split = outcome(lambda: corpus_of(source=place).train, DataError)
+    split = outcome(lambda: corpus_of(train=place).train, DataError)
     if isinstance(split, DataError):
         assert "\n" not in str(split)
     else:
@@ -115,7 +115,7 @@ def test_rubbish_between_pairs_never_moves_one_side_against_the_other(name, data
         ]
         (folder / "any.es").write_bytes(b"".join(line + b"\n" for line in others))
     good = {number for number, line in enumerate(places, start=first) if line is None}
-    split = outcome(lambda: corpus_of(source=place).train, DataError)
+    split = outcome(lambda: corpus_of(train=place).train, DataError)
     if isinstance(split, DataError):
         # A first line may tell that the file is packed or has other columns.
         assert not good or places[0] is not None
@@ -138,10 +138,10 @@ def test_aligned_files_of_other_lengths_are_never_paired(tmp_path_factory, first
     (folder / "n.es").write_bytes(b"".join(b"t%d\n" % n for n in range(second)))
     place = str(folder / "n.en"), str(folder / "n.es")
     if first == second > 0:
-        assert len(corpus_of(source=place).train) == first
+        assert len(corpus_of(train=place).train) == first
         return
     with pytest.raises(DataError) as caught:
-        corpus_of(source=place)
+        corpus_of(train=place)
     if first != second:
         assert f"n.en has {first} lines" in str(caught.value)
         assert f"n.es has {second}" in str(caught.value)

@@ -51,7 +51,7 @@ def test_any_text_is_yaml_of_plain_data_or_a_config_error_of_one_line(text):
 @given(any_sections)
 def test_what_is_a_config_comes_back_from_its_yaml(data):
     with contextlib.suppress(ConfigError):
-        config = config_from_data(data | {"data": {"source": "en-es"}}, "here")
+        config = config_from_data(data | {"data": {"train": "en-es"}}, "here")
         assert config_from_data(read_yaml(config_to_yaml(config), "here"), "here") == config
 
 
@@ -59,7 +59,7 @@ CONFIG = (ROOT / "configs" / "tiny.yaml").read_bytes()
 overrides = st.lists(
     st.builds(
         "{}={}".format,
-        st.sampled_from(["model.d_model", "data.columns", "logging.probes", "data", "a.b.c", "."])
+        st.sampled_from(["model.d_model", "data.columns", "logging.examples", "data", "a.b.c", "."])
         | st.text(max_size=9),
         yaml_text | plain_data.map(str),
     )
@@ -80,7 +80,7 @@ TEXTS = ["I go to school.", "আমি স্কুলে যাই।", "Let's 
 SAVED = {
     WordTokenizer: WordTokenizer.train(TEXTS, TokenizerConfig()).to_bytes(),
     BpeTokenizer: BpeTokenizer.train(
-        TEXTS, TokenizerConfig(kind="bpe", max_size=60)
+        TEXTS, TokenizerConfig(kind="bpe", vocab_size=60)
     ).to_bytes(),
 }  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_any_bytes_are_a_tokenizer_that_works_or_a_checkpoint_error(kind, data, 
 
 @given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=5), st.integers(1, 99))
 def test_any_corpus_gives_subwords_that_survive_saving(texts, size):
-    config = TokenizerConfig(kind="bpe", max_size=size)
+    config = TokenizerConfig(kind="bpe", vocab_size=size)
     tokenizer = BpeTokenizer.train(texts, config)
     loaded = BpeTokenizer.from_bytes(tokenizer.to_bytes(), config, "here")
     for text in texts:

@@ -21,16 +21,16 @@ from tests.corpus_files import corpus_of
 TEXTS = ["I go to school.", "I go home.", "আমি স্কুলে যাই।", "আমি বাড়ি যাই।", "Let's go!"]
 
 
-def trained(texts=TEXTS, max_size=1000, **settings) -> BpeTokenizer:
-    return BpeTokenizer.train(texts, TokenizerConfig(kind="bpe", max_size=max_size, **settings))
+def trained(texts=TEXTS, vocab_size=1000, **settings) -> BpeTokenizer:
+    return BpeTokenizer.train(texts, TokenizerConfig(kind="bpe", vocab_size=vocab_size, **settings))
 
 
-def config_for(max_size=1000, **settings) -> Config:
-    return Config(tokenizer=TokenizerConfig(kind="bpe", max_size=max_size, **settings))
+def config_for(vocab_size=1000, **settings) -> Config:
+    return Config(tokenizer=TokenizerConfig(kind="bpe", vocab_size=vocab_size, **settings))
 
 
 def test_pieces_are_readable_and_words_begin_with_a_mark():
-    tokenizer = trained(max_size=60)
+    tokenizer = trained(vocab_size=60)
     encoded = tokenizer.encode("I go to school.", end=True)
     assert encoded.tokens[0] == "▁I"
     assert encoded.tokens[-2:] == [".", "<EOS>"]
@@ -64,7 +64,7 @@ def test_many_texts_are_numbered_like_each_of_them(texts, end):
     assert TOKENIZER.number_all(texts, end=end) == expected
 
 
-TOKENIZER = trained(max_size=60)
+TOKENIZER = trained(vocab_size=60)
 
 
 def test_unknown_characters_are_named_as_they_stand():
@@ -88,23 +88,23 @@ def test_either_apostrophe_is_the_one_that_training_had():
 
 
 def test_training_twice_gives_the_same_bytes():
-    assert trained(max_size=50).to_bytes() == trained(max_size=50).to_bytes()
+    assert trained(vocab_size=50).to_bytes() == trained(vocab_size=50).to_bytes()
 
 
 def test_a_vocabulary_has_the_size_asked_for_or_a_note_says_why_not():
     pairs = [("I go to school", "Voy a la escuela"), ("I go home", "Voy a casa")] * 5
-    exact = PairTokenizer.train(pairs, config_for(max_size=25))
+    exact = PairTokenizer.train(pairs, config_for(vocab_size=25))
     assert [len(exact.source), len(exact.target)] == [25 + 4, 25 + 4]
-    assert exact.size_notes(config_for(max_size=25)) == []
-    small, large = config_for(max_size=2), config_for(max_size=5000, joint=True)
+    assert exact.size_notes(config_for(vocab_size=25)) == []
+    small, large = config_for(vocab_size=2), config_for(vocab_size=5000, joint=True)
     notes = PairTokenizer.train(pairs, small).size_notes(small)
     assert notes[0] == (
-        "tokenizer.max_size is 2, the vocabulary 11: every character of the source is in it"
+        "tokenizer.vocab_size is 2, the vocabulary 11: every character of the source is in it"
     )
     tokenizer = PairTokenizer.train(pairs, large)
     (note,) = tokenizer.size_notes(large)
     size = len(tokenizer.source) - 4
-    assert note.startswith(f"tokenizer.max_size is 5,000, the vocabulary {size}: both languages")
+    assert note.startswith(f"tokenizer.vocab_size is 5,000, the vocabulary {size}: both languages")
     assert tokenizer.is_joint
 
 
@@ -158,8 +158,8 @@ def test_a_damaged_file_is_named(damage):
 
 @pytest.mark.parametrize("name", shipped_corpora())
 def test_shipped_sentences_come_back_exactly(name):
-    corpus = corpus_of(source=name)
-    tokenizer = PairTokenizer.train(corpus.train, config_for(max_size=100))
+    corpus = corpus_of(train=name)
+    tokenizer = PairTokenizer.train(corpus.train, config_for(vocab_size=100))
     for pair in [pair for split in corpus.splits.values() for pair in split]:
         source, target = tokenizer.encode_source(pair.source), tokenizer.encode_target(pair.target)
         assert tokenizer.source.decode(source.ids) == pair.source

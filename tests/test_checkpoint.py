@@ -76,7 +76,7 @@ def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
 
 
 def test_shared_weights_are_saved_once_and_shared_again(tmp_path):
-    settings = ("tokenizer.joint=true", "model.share_embeddings=all")
+    settings = ("tokenizer.joint=true", "model.tie_embeddings=all")
     trainer = trainer_for(tmp_path / "run", *settings)
     trainer.run()
     saved = trainer.run_folder.load_newest([], for_training=False).model
@@ -161,7 +161,7 @@ def test_a_newer_format_is_refused_by_number(tmp_path):
     path = folder.step_path(1) / "state.json"
     content = json.loads(path.read_bytes())["content"] | {"format": 99}
     path.write_bytes(json_with_checksum(content))
-    with pytest.raises(CheckpointError, match="format 99, this version reads format 1"):
+    with pytest.raises(CheckpointError, match="format 99, this version reads formats 1 and 2"):
         folder.load(1, for_training=True)
 
 

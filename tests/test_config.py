@@ -1,6 +1,7 @@
 import contextlib
+import json
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from minitransformer.config import (
     write_yaml,
 )
 from minitransformer.errors import ConfigError, UsageError, UserError
-from minitransformer.settings import Config
+from minitransformer.settings import RENAMED, Config
+from tests.processes import ROOT
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
-SMALLEST = "data: {source: en-es}\n"
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+SMALLEST = "data: {train: en-es}\n"
 
 
 def config_from(text: str, tmp_path: Path, overrides=()) -> Config:
@@ -35,22 +37,11 @@ def errors_of(text: str, tmp_path: Path, overrides=()) -> list[str]:
     return [line.strip() for line in str(caught.value).splitlines()]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_shipped_config_loads_and_names_every_key_with_a_comment(path):
-    config = load_config(path)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for section in fields(Config):
-        assert f"{section.name}:" in lines
-        for key in fields(getattr(config, section.name)):
-            commented = re.compile(rf"  {key.name}: .*\S +# \S")
-            assert any(commented.match(line) for line in lines), f"{section.name}.{key.name}"
-
-
 def test_numbers_are_numbers_and_words_stay_words(tmp_path):
     config = config_from(
-        "data: {source: no}\ntraining: {learning_rate: 1e-4, weight_decay: 0, steps: 12}", tmp_path
+        "data: {train: no}\ntraining: {learning_rate: 1e-4, weight_decay: 0, steps: 12}", tmp_path
     )
-    assert config.data.source == "no"
+    assert config.data.train == "no"
     assert config.training.learning_rate == 0.0001
     assert config.training.weight_decay == 0.0
     assert isinstance(config.training.weight_decay, float)
@@ -97,7 +88,7 @@ def test_yaml_that_is_not_plain_data_is_refused_with_its_line(text, message):
 def test_every_mistake_is_reported_at_once_with_its_path(tmp_path):
     errors = errors_of(
         """
-data: {source: en-es, sourc: x}
+data: {train: en-es, trian: x}
 training: {warmup: 3, steps: many, dropout: 0.1}
 model: {norm: prae, dropout: 1.0, d_model: 0, bias: 1}
 modle: {}
@@ -106,7 +97,7 @@ modle: {}
     )
     place = tmp_path / "some.yaml"
     assert errors == [
-        f"{place}: unknown key 'data.sourc': did you mean 'source'?",
+        f"{place}: unknown key 'data.trian': did you mean 'train'?",
         f"{place}: unknown key 'training.warmup': did you mean 'warmup_steps'?",
         f"{place}: training.steps: expected a whole number, got 'many'",
         f"{place}: unknown key 'training.dropout'",
@@ -123,19 +114,20 @@ modle: {}
     [
         ("model: {d_model: 100, num_heads: 8}",
          "model.d_model (100) must be divisible by model.num_heads (8)"),
-        ("model: {d_model: 7}", "model.d_model (7) must be even for model.position: sinusoidal"),
-        ("model: {d_model: 6, num_heads: 2, position: rotary}",
-         "model.d_model / model.num_heads (3) must be even for model.position: rotary"),
-        ("model: {share_embeddings: all}",
-         "model.share_embeddings: all needs tokenizer.joint: true"),
+        ("model: {d_model: 7}",
+         "model.d_model (7) must be even for model.positional_encoding: sinusoidal"),
+        ("model: {d_model: 6, num_heads: 2, positional_encoding: rotary}",
+         "model.d_model / model.num_heads (3) must be even for model.positional_encoding: rotary"),
+        ("model: {tie_embeddings: all}",
+         "model.tie_embeddings: all needs tokenizer.joint: true"),
         ("training: {schedule: inverse_sqrt}",
          "training.warmup_steps: schedule inverse_sqrt needs at least 1"),
         ("training: {warmup_steps: 99, steps: 9}",
          "training.warmup_steps (99) must not exceed training.steps (9)"),
         ("training: {steps: true}", "training.steps: expected a whole number, got true"),
         ("training: {steps: 1.5}", "training.steps: expected a whole number, got 1.5"),
-        ("training: {train_only: head}",
-         "training.train_only: expected a list such as [a, b], got 'head'"),
+        ("training: {trainable: head}",
+         "training.trainable: expected a list such as [a, b], got 'head'"),
         ("training: [1]", "training: expected a section, got [1]"),
         ("training:", "training: expected a section, got nothing"),
         ("training: {seed: -1}", "training.seed: must be from 0 to 9,223,372,036,854"),
@@ -143,19 +135,20 @@ modle: {}
         (f"training: {{learning_rate: {10**400}}}", "training.learning_rate: must be from 1e-12"),
         (f"model: {{max_length: {10**400}}}", "model.max_length: must be from 1 to 100,000"),
         ("training: {threads: 5000000000}", "training.threads: must be from 0 to 1,024"),
-        ('data: {source: "a\\0b"}', "data.source: must not contain a NUL character"),
-        ('data: {source: "a\\ud800"}', "or half a surrogate pair"),
-        ("data: {source: [a, b, c]}", "data.source: aligned files are two, such as [a.en, a.es]"),
-        ("data: {source: 7}", "data.source: expected a word, got 7"),
-        ("data: {source: [1, 2]}", "data.source: expected a word, got 1"),
-        ("data: {source: a, columns: [en]}", "data.columns: give two names, such as [en, es]"),
-        ("data: {source: a, columns: [en, 2]}", "data.columns: give two names, such as [en, es]"),
-        ("data: {source: a, columns: [0, 1]}", "data.columns: columns are counted from 1"),
-        ("data: {source: a, valid: b, split_valid: 9}",
+        ('data: {train: "a\\0b"}', "data.train: must not contain a NUL character"),
+        ('data: {train: "a\\ud800"}', "or half a surrogate pair"),
+        ("data: {train: [a, b, c]}", "data.train: aligned files are two, such as [a.en, a.es]"),
+        ("data: {train: 7}", "data.train: expected a word, got 7"),
+        ("data: {train: [1, 2]}", "data.train: expected a word, got 1"),
+        ("data: {train: a, columns: [en]}", "data.columns: give two names, such as [en, es]"),
+        ("data: {train: a, columns: [en, 2]}", "data.columns: give two names, such as [en, es]"),
+        ("data: {train: a, columns: [0, 1]}", "data.columns: columns are counted from 1"),
+        ("data: {train: a, valid: b, split_valid: 9}",
          "data.split_valid: data.valid already names those pairs"),
         ("steps: 3", "unknown key 'steps': did you mean 'training.steps'?"),
-        ("hygiene: {empty: keep}", "hygiene.empty: must be one of skip, error; got 'keep'"),
-        ("tokenizer: {kind: bpe}", "tokenizer.max_size: kind bpe needs a size from 1 to 1,000,000"),
+        ("filters: {empty: keep}", "filters.empty: must be one of skip, error; got 'keep'"),
+        ("tokenizer: {kind: bpe}",
+         "tokenizer.vocab_size: kind bpe needs a size from 1 to 1,000,000"),
         ("training: {patience: 3}", "training.patience needs a metric to watch"),
         ("model: {kind: recurrent, num_heads: 2}",
          "model.num_heads is a Transformer's; with model.kind: recurrent it must be 1; got 2"),
@@ -172,20 +165,21 @@ modle: {}
         ("model: {attention: none}",
          "model.attention is a recurrent model's; with model.kind: transformer it must be dot; "
          "got none"),
-        ("model: {kind: recurrent, position: rotary}",
-         "model.position: rotary turns the queries of a Transformer; a recurrent model takes "
+        ("model: {kind: recurrent, positional_encoding: rotary}",
+         "model.positional_encoding: rotary rotates the queries of a Transformer; "
+         "a recurrent model takes "
          "none, sinusoidal or learned"),
         ("model: {kind: recurrent, num_encoder_layers: 2}",
          "model.num_encoder_layers (2) and model.num_decoder_layers (1) must be equal for "
          "model.kind: recurrent"),
-        ("model: {kind: recurrent, bidirectional: true, d_model: 7, position: none}",
+        ("model: {kind: recurrent, bidirectional: true, d_model: 7, positional_encoding: none}",
          "model.d_model (7) must be even for model.bidirectional: true"),
-        ("model: {kind: recurrent, attention: none, inner_dropout: 0.1}\n"
-         "training: {consistency: 1}",
-         "training.consistency compares two passes that dropout makes differ"),
-        ("model: {kind: recurrent, share_embeddings: target}",
-         "model.share_embeddings: target needs a head as wide as an embedding, and "
-         "[context ; state] is twice as wide; set model.attention_output: true"),
+        ("model: {kind: recurrent, attention: none, cross_attention_dropout: 0.1}\n"
+         "training: {rdrop_alpha: 1}",
+         "training.rdrop_alpha compares two passes that dropout makes differ"),
+        ("model: {kind: recurrent, tie_embeddings: target}",
+         "model.tie_embeddings: target needs a head as wide as an embedding, and "
+         "[context ; state] is twice as wide; set model.output_projection: true"),
         ("model: {kind: recurent}",
          "model.kind: must be one of transformer, recurrent; got 'recurent': "
          "did you mean 'recurrent'?"),
@@ -200,10 +194,11 @@ def test_settings_that_cannot_be_are_explained(settings, message, tmp_path):
 @pytest.mark.parametrize(
     "model",
     [
-        "{kind: recurrent, d_model: 7, position: none}",
-        "{kind: recurrent, share_embeddings: target, attention: none}",
-        "{kind: recurrent, share_embeddings: target, attention_output: true}",
-        "{kind: recurrent, num_encoder_layers: 2, num_decoder_layers: 2, position: learned}",
+        "{kind: recurrent, d_model: 7, positional_encoding: none}",
+        "{kind: recurrent, tie_embeddings: target, attention: none}",
+        "{kind: recurrent, tie_embeddings: target, output_projection: true}",
+        "{kind: recurrent, num_encoder_layers: 2, num_decoder_layers: 2, "
+        "positional_encoding: learned}",
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_allowed(model, tmp_path):
@@ -220,9 +215,13 @@ def test_a_setting_of_the_other_kind_is_told_where_it_was_made(tmp_path):
 
 def test_what_no_recurrent_model_may_have_is_told_once(tmp_path):
     model = f"{SMALLEST}model: {{kind: recurrent, d_model: 7}}"
-    heads, position = errors_of(model, tmp_path, ["model.num_heads=2", "model.position=rotary"])
+    heads, position = errors_of(
+        model, tmp_path, ["model.num_heads=2", "model.positional_encoding=rotary"]
+    )
     assert heads.startswith("--set model.num_heads=2: model.num_heads is a Transformer's; ")
-    assert position.startswith("--set model.position=rotary: model.position: rotary turns ")
+    assert position.startswith(
+        "--set model.positional_encoding=rotary: model.positional_encoding: rotary rotates "
+    )
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "just words", "- a\n- b"])
@@ -234,7 +233,7 @@ def test_a_config_without_settings_is_an_error(text, tmp_path):
 def test_a_missing_or_unreadable_config_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "absent.yaml")
-    (tmp_path / "latin.yaml").write_bytes(b"data: {source: \xe9}")
+    (tmp_path / "latin.yaml").write_bytes(b"data: {train: \xe9}")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_config(tmp_path / "latin.yaml")
     with pytest.raises(ConfigError, match="directory"):
@@ -245,27 +244,27 @@ def test_overrides_change_any_key_and_are_checked_like_the_file(tmp_path):
     config = config_from(
         SMALLEST,
         tmp_path,
-        ["training.steps=50", "training.train_only=[head]", "data.valid=", "model.dropout=1e-1"],
+        ["training.steps=50", "training.trainable=[head]", "data.valid=", "model.dropout=1e-1"],
     )
     assert config.training.steps == 50
-    assert config.training.train_only == ("head",)
+    assert config.training.trainable == ("head",)
     assert config.data.valid == ""
     assert config.model.dropout == 0.1
-    errors = errors_of("data: {sorce: x}", tmp_path, ["training.stpes=50", "model.num_heads=7"])
+    errors = errors_of("data: {trian: x}", tmp_path, ["training.stpes=50", "model.num_heads=7"])
     assert errors == [
-        f"{tmp_path / 'some.yaml'}: unknown key 'data.sorce': did you mean 'source'?",
+        f"{tmp_path / 'some.yaml'}: unknown key 'data.trian': did you mean 'train'?",
         "--set training.stpes=50: unknown key 'training.stpes': did you mean 'steps'?",
-        f"{tmp_path / 'some.yaml'}: data.source: name a shipped corpus, a file, "
+        f"{tmp_path / 'some.yaml'}: data.train: name a shipped corpus, a file, "
         "or two aligned files as [a.en, a.es]",
         "--set model.num_heads=7: model.d_model (64) must be divisible by model.num_heads (7)",
     ]
-    slow_start = "data: {source: en-es}\ntraining: {warmup_steps: 30}"
+    slow_start = "data: {train: en-es}\ntraining: {warmup_steps: 30}"
     assert errors_of(slow_start, tmp_path, ["training.steps=20"]) == [
         "--set training.steps=20: training.warmup_steps (30) must not exceed training.steps (20)"
     ]
 
 
-@pytest.mark.parametrize("override", ["steps=50", "training.steps", "=3", ".=3", "data.source.x=1"])
+@pytest.mark.parametrize("override", ["steps=50", "training.steps", "=3", ".=3", "data.train.x=1"])
 def test_an_override_that_makes_no_sense_is_a_usage_error(override, tmp_path):
     with pytest.raises(UsageError, match="--set"):
         config_from(SMALLEST, tmp_path, [override])
@@ -278,8 +277,8 @@ def test_a_key_without_its_section_is_recognised(tmp_path):
 
 def test_a_config_survives_being_written_and_read(tmp_path):
     config = config_from(
-        "data: {source: '1e5', valid: 'no', test: [a, '1'], columns: [1, 3]}\n"
-        "training: {learning_rate: 1e-5, train_only: [head]}",
+        "data: {train: '1e5', valid: 'no', test: [a, '1'], columns: [1, 3]}\n"
+        "training: {learning_rate: 1e-5, trainable: [head]}",
         tmp_path,
     )
     (tmp_path / "again.yaml").write_text(config_to_yaml(config), encoding="utf-8")
@@ -295,9 +294,58 @@ def test_changed_keys_are_listed_by_path(tmp_path):
     assert changed_keys(old, old) == {}
 
 
-def test_a_key_that_a_config_leaves_out_has_the_value_of_tiny_yaml(tmp_path):
-    tiny = next(path for path in CONFIGS if path.name == "tiny.yaml")
-    assert config_from(SMALLEST, tmp_path) == load_config(tiny)
+def test_shipped_configs_resolve_to_the_pinned_values():
+    """Of settings that a config leaves out, too: a default cannot change unnoticed."""
+    pinned = json.loads((ROOT / "tests/fixtures/resolved-configs.json").read_text("utf-8"))
+    found = {path.name: json.loads(json.dumps(asdict(load_config(path)))) for path in CONFIGS}
+    assert found == pinned
+
+
+def test_tiny_yaml_has_every_setting_with_a_comment():
+    tiny = next(path for path in CONFIGS if path.name == "tiny.yaml").read_text("utf-8")
+    given = {section: list(values) for section, values in read_yaml(tiny, "tiny.yaml").items()}
+    assert given == {section: list(values) for section, values in asdict(Config()).items()}
+    assert all(re.search(r"\S  +# \S", line) for line in tiny.splitlines() if line[:2] == "  ")
+
+
+def test_other_shipped_configs_state_only_what_differs_from_the_defaults():
+    defaults = asdict(Config())
+    for path in CONFIGS:
+        given = read_yaml(path.read_text("utf-8"), path.name)
+        same = [
+            f"{path.name}: {section}.{key}"
+            for section, values in given.items()
+            for key, value in values.items()
+            if defaults[section][key] == (tuple(value) if isinstance(value, list) else value)
+        ]
+        assert path.name == "tiny.yaml" or same == []
+
+
+RENAMED_VALUES = [
+    ("data: {source: en-es}", "'data.source' was renamed to 'data.train'"),
+    ("hygiene: {empty: error}", "'hygiene.empty' was renamed to 'filters.empty'"),
+    ("tokenizer: {max_size: 9}", "'tokenizer.max_size' was renamed to 'tokenizer.vocab_size'"),
+    ("training: {consistency: 0.5}", "'training.consistency' was renamed to "
+     "'training.rdrop_alpha'; instead of 0.5, write 1.0"),
+    ("model: {inner_dropout: 0.1}", "'model.inner_dropout' was renamed to "
+     "'model.self_attention_dropout' and 'model.cross_attention_dropout' and "
+     "'model.activation_dropout'"),
+    ("training: {train_only: [encoder.layers.0.feed_forward.widen]}",
+     "'training.train_only' was renamed to 'training.trainable'; instead of "
+     "['encoder.layers.0.feed_forward.widen'], write ['encoder.layers.0.feed_forward.fc1']"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "message"), RENAMED_VALUES)
+def test_a_renamed_key_is_refused_with_its_present_name(settings, message, tmp_path):
+    errors = errors_of(settings, tmp_path)
+    assert f"{tmp_path / 'some.yaml'}: {message}" in errors
+
+
+def test_every_renamed_setting_is_gone_and_its_new_names_exist():
+    present = {f"{section}.{key}" for section, keys in asdict(Config()).items() for key in keys}
+    assert not present & RENAMED.keys()
+    assert {key for renaming in RENAMED.values() for key in renaming.keys} <= present
 
 
 plain_data = st.recursive(
@@ -334,4 +382,4 @@ any_sections = st.fixed_dictionaries(
 @given(any_sections)
 def test_any_plain_data_is_a_config_or_a_config_error(data):
     with contextlib.suppress(UserError):
-        assert config_from_data(data, "here").data.source
+        assert config_from_data(data, "here").data.train

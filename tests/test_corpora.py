@@ -42,7 +42,7 @@ def nfc(text: str) -> str:
 
 
 def all_pairs(name: str) -> list[Pair]:
-    corpus = corpus_of(source=name)
+    corpus = corpus_of(train=name)
     return [*corpus.train, *corpus.splits["valid"]]
 
 
@@ -88,7 +88,7 @@ def test_bangla_verbs_agree_and_objects_have_one_translation():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_corpus_is_large_enough_and_every_source_has_one_target(name):
-    corpus = corpus_of(source=name)
+    corpus = corpus_of(train=name)
     assert len(corpus.train) >= 200
     assert len(corpus.splits["valid"]) >= 40
     assert all(split.report.findings == {} for split in corpus.splits.values())
@@ -98,7 +98,7 @@ def test_a_corpus_is_large_enough_and_every_source_has_one_target(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_held_out_sentences_are_new_combinations_of_known_words(name):
-    corpus = corpus_of(source=name)
+    corpus = corpus_of(train=name)
     assert not {pair.target for pair in corpus.splits["valid"]} & {
         pair.target for pair in corpus.train
     }
@@ -110,7 +110,7 @@ def test_held_out_sentences_are_new_combinations_of_known_words(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_lines_hold_every_word(name):
-    pairs = list(corpus_of(source=name).train)
+    pairs = list(corpus_of(train=name).train)
     for side in (0, 1):
         every = {word for pair in pairs for word in split_words(pair[side])}
         first = {word for pair in pairs[:FIRST_LINES] for word in split_words(pair[side])}
@@ -118,8 +118,8 @@ def test_the_first_lines_hold_every_word(name):
 
 
 def test_the_sentences_of_the_source_material_are_in_training():
-    assert Pair("Let's go", "Vamos") in corpus_of(source="en-es").train
-    bangla = corpus_of(source="en-bn").train
+    assert Pair("Let's go", "Vamos") in corpus_of(train="en-es").train
+    bangla = corpus_of(train="en-bn").train
     assert Pair("I go to school", "আমি স্কুলে যাই") in bangla
 
 

@@ -35,13 +35,13 @@ def test_control_characters_end_no_line_and_follow_their_policy(control, tmp_pat
     content = f"one{control}two\tuno{control}dos\nthree\ttres\n".encode()
     assert list(train_split(content, tmp_path)) == [Pair("three", "tres")]
     assert counts(train_split(content, tmp_path)) == {"control": (1, 1)}
-    kept = train_split(content, tmp_path, hygiene={"control": "keep"})
+    kept = train_split(content, tmp_path, filters={"control": "keep"})
     assert len(kept) == 2
     assert kept.report.dropped == 0
     with pytest.raises(
         DataError, match=r"train: 1 with control characters, refused \(first: line 1"
     ):
-        train_split(content, tmp_path, hygiene={"control": "error"})
+        train_split(content, tmp_path, filters={"control": "error"})
 
 
 def test_quotes_and_na_are_ordinary_text_and_a_byte_order_mark_is_not(tmp_path):
@@ -89,19 +89,19 @@ def test_what_may_be_meant_is_counted_and_kept(tmp_path):
     assert counts(split) == {
         "not_nfc": (1, 1), "same_text": (1, 2), "duplicate": (3, 4), "several_targets": (2, 5),
     }  # fmt: skip
-    one_each = train_split(content, tmp_path, hygiene={"several_targets": "skip"})
+    one_each = train_split(content, tmp_path, filters={"several_targets": "skip"})
     assert [pair for pair in one_each if pair.source == "a"] == [Pair("a", "b")] * 3
     policies = dict.fromkeys(("not_nfc", "same_text", "duplicate", "several_targets"), "skip")
-    assert list(train_split(content, tmp_path, hygiene=policies)) == [Pair("a", "b")]
+    assert list(train_split(content, tmp_path, filters=policies)) == [Pair("a", "b")]
 
 
 def test_every_refused_defect_is_named_at_once(tmp_path):
     with pytest.raises(DataError) as caught:
         train_split(b"a\tb\na\tb\n\nx\tx\n", tmp_path,
-                    hygiene={"duplicate": "error", "empty": "error"})  # fmt: skip
+                    filters={"duplicate": "error", "empty": "error"})  # fmt: skip
     assert str(caught.value).splitlines() == [
-        "train: 1 empty, refused (first: line 3); hygiene.empty is error",
-        "       train: 1 that stood before, refused (first: line 2); hygiene.duplicate is error",
+        "train: 1 empty, refused (first: line 3); filters.empty is error",
+        "       train: 1 that stood before, refused (first: line 2); filters.duplicate is error",
     ]
 
 
@@ -127,21 +127,21 @@ def test_a_source_that_is_nothing_known_names_what_ships():
         DataError,
         match=r"'en-xx' is neither .* \(en-bn, en-es, lets-go, copy, reverse, substitute\)",
     ):
-        corpus_of(source="en-xx")
+        corpus_of(train="en-xx")
 
 
 def test_a_file_of_ones_own_has_no_held_out_pairs_unless_it_names_some(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\tb\nc\td\n")
     (tmp_path / "valid.tsv").write_bytes(b"e\tf\n")
-    assert list(corpus_of(source=str(tmp_path / "train.tsv")).splits) == ["train"]
-    both = corpus_of(source=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
+    assert list(corpus_of(train=str(tmp_path / "train.tsv")).splits) == ["train"]
+    both = corpus_of(train=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
     assert list(both.splits["valid"]) == [Pair("e", "f")]
     with pytest.raises(DataError, match=r"data\.valid: there is no file .*absent\.tsv"):
-        corpus_of(source="en-es", valid=str(tmp_path / "absent.tsv"))
+        corpus_of(train="en-es", valid=str(tmp_path / "absent.tsv"))
 
 
 def test_a_limit_takes_the_first_pairs():
-    everything, few = corpus_of(source="en-es"), corpus_of(source="en-es", limit=7)
+    everything, few = corpus_of(train="en-es"), corpus_of(train="en-es", limit=7)
     assert list(few.train) == list(everything.train)[:7]
     assert list(few.splits["valid"]) == list(everything.splits["valid"])
     assert few.train.report.elsewhere == ", 254 beyond data.limit"
@@ -152,11 +152,11 @@ def test_sources_that_are_held_out_too_are_counted_or_left_out_of_training(tmp_p
     (tmp_path / "valid.tsv").write_bytes(b"b\tother\ne\t5\n")
     (tmp_path / "test.tsv").write_bytes(b"d\t4\ne\t5\nf\t6\n")
     places = {name: str(tmp_path / f"{name}.tsv") for name in ("valid", "test")}
-    kept = corpus_of(source=str(tmp_path / "train.tsv"), **places)
+    kept = corpus_of(train=str(tmp_path / "train.tsv"), **places)
     assert [len(split) for split in kept.splits.values()] == [4, 2, 3]
     assert counts(kept.train) == {"overlap": (2, 2)}
     assert counts(kept.splits["valid"]) == {"overlap": (1, 2)}
-    strict = corpus_of(source=str(tmp_path / "train.tsv"), hygiene={"overlap": "skip"}, **places)
+    strict = corpus_of(train=str(tmp_path / "train.tsv"), filters={"overlap": "skip"}, **places)
     assert [pair.source for pair in strict.train] == ["a", "c"]
     assert [pair.source for pair in strict.splits["valid"]] == ["b"]
     assert len(strict.splits["test"]) == 3  # what is published stays as it is
@@ -188,12 +188,12 @@ def test_a_split_that_leaves_nothing_to_train_on_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"ask for 5 pairs, and .* has 3: none are left"):
         train_split(b"a\tb\nc\td\ne\tf\n", tmp_path, split_valid=5)
     with pytest.raises(DataError, match=r"split_valid: en-es has such a split of its own"):
-        corpus_of(source="en-es", split_valid=5)
+        corpus_of(train="en-es", split_valid=5)
 
 
 def test_a_split_takes_at_least_one_sentence_with_all_of_its_translations(tmp_path):
     content = "".join(f"s{number % 3}\tt{number}\n" for number in range(30)).encode()
-    corpus = corpus_of(source=write(content, tmp_path), split_valid=5)
+    corpus = corpus_of(train=write(content, tmp_path), split_valid=5)
     assert [len(split) for split in corpus.splits.values()] == [20, 10]
 
 
@@ -223,7 +223,7 @@ def test_aligned_files_of_different_lengths_name_both_counts_and_the_place(
         del lines[place]
     (tmp_path / "pairs.es").write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError) as caught:
-        corpus_of(source=(source, target))
+        corpus_of(train=(source, target))
     message = str(caught.value)
     assert f"{source} has 500 lines, {target} has {500 - len(missing)}" in message
     found = int(re.search(r"stop matching at about line (\d+): ", message)[1])
@@ -234,7 +234,7 @@ def test_lines_that_are_all_alike_do_not_tell_where_one_is_missing(tmp_path):
     source, target = write_aligned([Pair("same", "mismo")] * 9, tmp_path)
     write(b"mismo\n" * 8, tmp_path, "pairs.es")
     with pytest.raises(DataError, match="has 8; the lines are too much alike to tell"):
-        corpus_of(source=(source, target))
+        corpus_of(train=(source, target))
 
 
 @pytest.mark.parametrize("unit", [b"x", b"x ", "é".encode()])

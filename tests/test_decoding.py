@@ -143,9 +143,16 @@ def test_a_short_sentence_may_have_a_long_translation(tmp_path):
     long = " ".join(f"w{number}" for number in range(40))
     data.write_text(f"Hi\t{long}\n")
     trainer = trainer_for(
-        tmp_path / "run", f"data.source={data}", "training.steps=60", "evaluation.every=60",
-        "model.dropout=0", "model.inner_dropout=0", "model.d_model=32",
-    )  # fmt: skip
+        tmp_path / "run",
+        f"data.train={data}",
+        "training.steps=60",
+        "evaluation.every=60",
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+        "model.d_model=32",
+    )
     trainer.run()
     (translation,) = Translator.load(tmp_path / "run").translate(["Hi"])
     assert translation.text == long

@@ -112,14 +112,29 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
     ("world_size", "changes"),
     [
         (2, ("training.label_smoothing=0.1",)),
-        (2, ("training.accumulate=3", "model.norm=pre", "model.d_ff=32", "model.bias=true")),
-        (3, ("training.batch_tokens=14", "training.train_only=[decoder, head]")),
-        pytest.param(2, (*RECURRENT, "training.accumulate=3"), marks=pytest.mark.slow),
+        (
+            2,
+            (
+                "training.gradient_accumulation=3",
+                "model.norm=pre",
+                "model.d_ff=32",
+                "model.bias=true",
+            ),
+        ),
+        (3, ("training.batch_tokens=14", "training.trainable=[decoder, head]")),
+        pytest.param(2, (*RECURRENT, "training.gradient_accumulation=3"), marks=pytest.mark.slow),
     ],
     ids=["two", "accumulated", "three, one of them with nothing to do", "recurrent"],
 )
 def test_gradients_of_several_processes_are_those_of_one(tmp_path, world_size, changes):
-    settings = ("model.dropout=0", "model.inner_dropout=0", "training.clip_norm=0", *changes)
+    settings = (
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+        "training.clip_norm=0",
+        *changes,
+    )
     write_gradients(Ranks(), tmp_path, settings)
     in_processes(world_size, write_gradients, tmp_path, settings)
     one, several = (read_tensors(tmp_path / f"gradients-{n}.safetensors") for n in (1, world_size))
@@ -353,7 +368,7 @@ def test_different_settings_are_refused_by_all(tmp_path):
 
 def test_a_corpus_that_is_missing_is_told_once(tmp_path):
     finished = run(
-        *command("training.processes=2", "data.source=nowhere.tsv"), folder=tmp_path
+        *command("training.processes=2", "data.train=nowhere.tsv"), folder=tmp_path
     )  # fmt: skip
     assert finished.code == 1
     assert finished.err.count("error: ") == 1

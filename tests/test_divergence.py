@@ -40,7 +40,13 @@ def step_until_trouble(trainer) -> str:
 
 
 def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_path):
-    trainer = trainer_for(tmp_path / "run", "model.dropout=0", "model.inner_dropout=0")
+    trainer = trainer_for(
+        tmp_path / "run",
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+    )
     word = "car"
     numbers = [n for n, pair in trainer.corpus.train.numbered() if word in pair.source.split()]
     trainer.step()
@@ -90,9 +96,9 @@ def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
     assert not any(parameter.grad is not None for parameter in trainer.model.parameters())
 
 
-@pytest.mark.parametrize("consistency", [0, 1])
-def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path, consistency):
-    trainer = trainer_for(tmp_path / "run", f"training.consistency={consistency}")
+@pytest.mark.parametrize("rdrop_alpha", [0, 1])
+def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path, rdrop_alpha):
+    trainer = trainer_for(tmp_path / "run", f"training.rdrop_alpha={rdrop_alpha}")
     batch = trainer.stream.next()
     common = set(batch.source[0].tolist())
     for row in batch.source[1:]:
@@ -240,7 +246,7 @@ def spoil_second_word(recurrence: Recurrence) -> None:
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-@pytest.mark.parametrize("way", ["rightward", "leftward"])
+@pytest.mark.parametrize("way", ["forward_rnn", "backward_rnn"])
 def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell, way):
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", f"model.cell={cell}", "model.bidirectional=true"

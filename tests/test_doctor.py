@@ -39,7 +39,7 @@ from minitransformer.model.base import build_model
 from minitransformer.settings import Config, ModelConfig
 from tests import broken_models
 from tests.processes import run
-from tests.small_runs import SMALL, same_bits, trainer_for, weights
+from tests.small_runs import NO_TRANSFORMER_DROPOUT, SMALL, same_bits, trainer_for, weights
 from tests.variants import RECURRENTS, VARIANTS, build, ids
 
 MEANT = {  # the check behind each name
@@ -208,10 +208,14 @@ def test_what_more_digits_mend_is_a_warning_and_what_they_do_not_is_a_failure(mo
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("std", [0.001, 0.02, 0.1])
 def test_places_that_hardly_show_at_first_are_no_mistake(position, norm, std):
-    someone = fresh(ModelConfig(d_model=16, position=position, norm=norm, embedding_std=std))
+    someone = fresh(
+        ModelConfig(d_model=16, positional_encoding=position, norm=norm, embedding_std=std)
+    )
     assert word_order(someone).verdict == OK
     with BREAKAGES["positions"].made():
-        broken = fresh(ModelConfig(d_model=16, position=position, norm=norm, embedding_std=std))
+        broken = fresh(
+            ModelConfig(d_model=16, positional_encoding=position, norm=norm, embedding_std=std)
+        )
         assert word_order(broken).verdict == FAILED
 
 
@@ -228,7 +232,7 @@ def test_sentences_that_read_the_same_backwards_say_nothing_of_places():
 def test_no_positions_by_choice_are_no_mistake():
     finding = word_order(patient("no-position"))
     assert finding.verdict == OK
-    assert "model.position is none" in finding.measured
+    assert "model.positional_encoding is none" in finding.measured
 
 
 def fresh(config: ModelConfig, size: int = 50) -> Patient:
@@ -249,7 +253,7 @@ def test_a_fresh_model_starts_near_the_logarithm_of_its_vocabulary():
 def test_a_tied_head_may_expect_the_token_just_read():
     tied = ModelConfig(
         d_model=128, num_encoder_layers=2, num_decoder_layers=2, num_heads=4, d_ff=64, norm="pre",
-        share_embeddings="all", scale_embeddings=True, embedding_std=128**-0.5,
+        tie_embeddings="all", scale_embeddings=True, embedding_std=128**-0.5,
     )  # fmt: skip
     finding = start_loss(fresh(tied))
     assert finding.verdict == OK
@@ -305,7 +309,7 @@ def test_the_examined_pairs_are_short_and_different(tmp_path):
 
 def test_of_long_pairs_the_beginnings_are_examined(tmp_path):
     (tmp_path / "long.tsv").write_text(f"{'a b c ' * 9}\t{'d e ' * 12}\n{'b c a ' * 9}\tf\n")
-    trainer = trainer_for(tmp_path / "run", f"data.source={tmp_path / 'long.tsv'}")
+    trainer = trainer_for(tmp_path / "run", f"data.train={tmp_path / 'long.tsv'}")
     pairs = few_pairs(trainer.encoded["train"])
     assert {max(map(len, pair)) for pair in pairs} == {LONGEST}
     assert all(pair.target[-1] == EOS_ID for pair in pairs)
@@ -363,18 +367,18 @@ def test_a_broken_model_is_not_trained(tmp_path, monkeypatch, capsys, mistake):
 def test_a_recurrent_model_that_looks_ahead_is_not_trained(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with broken_models.decoder_from_the_right():
-        assert train("model.kind=recurrent") == 1
+        assert train(*NO_TRANSFORMER_DROPOUT, "model.kind=recurrent") == 1
     err = capsys.readouterr().err
     assert err.startswith("error: the model fails a check; no look ahead: ")
     assert len(err.splitlines()) == 1
-    assert train("model.kind=recurrent", "training.steps=1") == 0
+    assert train(*NO_TRANSFORMER_DROPOUT, "model.kind=recurrent", "training.steps=1") == 0
 
 
 @pytest.mark.slow
 def test_a_model_of_no_numbers_stops_all_processes_with_the_same_words(tmp_path):
     save_file({"head.bias": torch.full((82,), torch.nan)}, tmp_path / "w.safetensors")
     settings = (*SMALL, "data.limit=0", "model.d_model=64", "training.processes=2",
-                "training.start_from=w.safetensors", "logging.tensorboard=false")  # fmt: skip
+                "training.init_from=w.safetensors", "logging.tensorboard=false")  # fmt: skip
     changes = [part for setting in settings for part in ("--set", setting)]
     result = run("train.py", "--config", "tiny", *changes, folder=tmp_path)
     assert result.code == 1

@@ -79,7 +79,7 @@ def test_every_shipped_config_whose_corpus_ships_is_sound(config, tmp_path, monk
 def test_the_shapes_of_the_larger_configs_are_sound(config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     changes = (
-        "data.source=en-es", "data.valid=", "data.test=", "data.subset=",
+        "data.train=en-es", "data.valid=", "data.test=", "data.subset=",
         "data.columns=[source, target]", "data.split_valid=0", "data.split_test=0",
     )  # fmt: skip
     sets = [part for change in changes for part in ("--set", change)]
@@ -98,13 +98,13 @@ def test_settings_can_be_changed_as_in_training(tmp_path, monkeypatch, capsys):
 def test_what_is_wrong_with_a_corpus_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("own.tsv").write_bytes(b"a b\tc d\nno tab\nb a\td c\n\na b\tc d\n")
-    code, lines = doctor(capsys, "--config", "tiny", "--set", "data.source=own.tsv")
+    code, lines = doctor(capsys, "--config", "tiny", "--set", "data.train=own.tsv")
     assert code == 0
     assert "ok    corpus, train         3 pairs kept, 2 dropped" in lines
     assert any(line.startswith("warn  corpus, train         1 cannot be read") for line in lines)
     assert any(line.startswith("ok    corpus, train         1 that stood before") for line in lines)
     assert "warn  corpus, valid         no held-out pairs" in lines
-    code, lines = doctor(capsys, "--config", "tiny", "--set", "data.source=absent.tsv")
+    code, lines = doctor(capsys, "--config", "tiny", "--set", "data.train=absent.tsv")
     assert code == 1
     assert marked(lines, "FAIL")[0].startswith("FAIL  corpus  ")
     assert lines[-1] == "0 ok, 1 failed"
@@ -184,7 +184,7 @@ def test_another_corpus_than_the_run_was_trained_with_is_noticed(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     own = Path("own.tsv")
     own.write_text("a b\tc d\nb a\td c\n")
-    trainer = trainer_for(Path("run"), "data.source=own.tsv")
+    trainer = trainer_for(Path("run"), "data.train=own.tsv")
     trainer.step()
     trainer.save()
     assert doctor(capsys, "--run", "run")[0] == 0
@@ -237,7 +237,7 @@ def test_trained_weights_that_are_no_numbers_are_noticed(trained, capsys):
         (["--run", "absent"], 1, "absent is not a run folder (there is no such folder)"),
         (["--break", "causal", "--run", "x"], 2, "--break goes with a --config, or alone"),
         (
-            ["--break", "shift", "--config", "lets-go", "--set", "training.start_from="],
+            ["--break", "shift", "--config", "lets-go", "--set", "training.init_from="],
             1,
             "symptoms show on held-out pairs, and this corpus has none",
         ),

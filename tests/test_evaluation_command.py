@@ -46,7 +46,7 @@ def test_a_test_split_is_scored_with_the_checkpoint_that_was_selected(tmp_path):
 def test_a_finished_run_is_scored_on_new_pairs_but_not_on_splits_that_changed(tmp_path):
     rows = [f"a{number} b\tc{number}" for number in range(40)]
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
-    trainer_for(tmp_path / "run", f"data.source={tmp_path / 'all.tsv'}", "data.split_valid=9").run()
+    trainer_for(tmp_path / "run", f"data.train={tmp_path / 'all.tsv'}", "data.split_valid=9").run()
     (tmp_path / "new.tsv").write_text("a1 b\tc1\n")
     on_new = evaluate(tmp_path, "run", "--set", "data.test=new.tsv")
     assert "on new.tsv (test): 1 pair\n" in on_new.out
@@ -60,7 +60,7 @@ def test_a_finished_run_is_scored_on_new_pairs_but_not_on_splits_that_changed(tm
 def test_pairs_that_may_have_been_learned_from_are_not_a_test(tmp_path):
     rows = [f"a{number} b\tc{number}" for number in range(40)]
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
-    settings = (f"data.source={tmp_path / 'all.tsv'}", "data.split_valid=5", "data.split_test=9")
+    settings = (f"data.train={tmp_path / 'all.tsv'}", "data.split_valid=5", "data.split_test=9")
     trainer_for(tmp_path / "run", *settings).run()
     whole = evaluate(tmp_path, "run")
     assert "all.tsv (test): 9 pairs" in whole.out
@@ -138,7 +138,7 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
         ([*source, "--split", "valid"], "--split or --input"),
         (["--beam", "0"], "--beam 0: from 1 to 1000"),
         (["--average", "0"], "--average 0: from 1 to 1000"),
-        (["--set", "evaluation.average=2"], "use --average or --checkpoint instead"),
+        (["--set", "evaluation.average_checkpoints=2"], "use --average or --checkpoint instead"),
         (["--average", "2", "--checkpoint", "last"], "--average takes the last checkpoints"),
     ]:
         result = evaluate(tiny.folder, "runs/tiny", *options)
@@ -166,7 +166,7 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny, tmp_path):
 
 def test_the_mean_of_checkpoints_is_what_an_averaged_run_translates_with(tmp_path, capsys):
     trainer = trainer_for(
-        tmp_path / "run", "evaluation.average=3", "training.keep_checkpoints=4",
+        tmp_path / "run", "evaluation.average_checkpoints=3", "training.keep_checkpoints=4",
         "training.save_every=3",
     )  # fmt: skip
     trainer.run()
@@ -190,7 +190,7 @@ def test_the_mean_of_checkpoints_is_what_an_averaged_run_translates_with(tmp_pat
 @pytest.mark.parametrize("stop_at", [7, 10])
 def test_a_run_that_was_interrupted_translates_with_the_mean_of_one_that_was_not(tmp_path, stop_at):
     settings = (
-        "evaluation.average=3", "training.keep_checkpoints=3", "training.save_every=3",
+        "evaluation.average_checkpoints=3", "training.keep_checkpoints=3", "training.save_every=3",
         "evaluation.every=6",
     )  # fmt: skip
     trainer_for(tmp_path / "whole", *settings).run()
@@ -215,7 +215,7 @@ def test_a_run_that_was_interrupted_translates_with_the_mean_of_one_that_was_not
 
 def test_a_mean_leaves_out_what_is_damaged_and_an_old_best(tmp_path, capsys):
     trainer = trainer_for(
-        tmp_path / "run", "evaluation.average=2", "training.keep_checkpoints=2",
+        tmp_path / "run", "evaluation.average_checkpoints=2", "training.keep_checkpoints=2",
         "evaluation.best_metric=loss",
     )  # fmt: skip
     trainer.run()

@@ -23,32 +23,32 @@ ctranslate2 = pytest.importorskip("ctranslate2", reason="needs: pip install -e '
 LONGEST = 12
 MODERN = (
     "model.num_heads=4", "model.num_encoder_layers=2", "model.num_decoder_layers=3",
-    "model.d_ff=24", "model.norm=pre", "model.attention_output=true", "model.bias=true",
+    "model.d_ff=24", "model.norm=pre", "model.output_projection=true", "model.bias=true",
     "model.embedding_std=1.0", f"model.max_length={LONGEST}",
 )  # fmt: skip
 LEARNING = (
     "model.d_model=32", "model.num_encoder_layers=1", "model.num_decoder_layers=1",
-    "model.dropout=0", "model.position=learned", "training.batch_tokens=900",
+    "model.dropout=0", "model.positional_encoding=learned", "training.batch_tokens=900",
     "training.steps=60", "training.save_every=60", "logging.tensorboard=false",
 )  # fmt: skip
 SHAPES = {
     "pre-norm": (),
     "post-norm": ("model.norm=post", "model.activation=gelu"),
-    "gelu": ("model.activation=gelu", "model.source_end=true"),
-    "no-bias": ("model.bias=false", "model.head_bias=false", "model.start_token=bos"),
+    "gelu": ("model.activation=gelu", "model.source_eos=true"),
+    "no-bias": ("model.bias=false", "model.head_bias=false", "model.decoder_start_token=bos"),
     "no-bias-post-norm": ("model.bias=false", "model.norm=post", "model.scale_embeddings=true"),
-    "learned": ("model.position=learned", "model.source_end=true"),
-    "rotary": ("model.position=rotary",),
-    "no-position": ("model.position=none", "model.share_embeddings=target"),
-    "no-output": ("model.attention_output=false", "model.scale_scores=false"),
-    "no-feed-forward": ("model.d_ff=0", "model.bias=false", "model.attention_output=false"),
-    "joint-words": ("tokenizer.joint=true", "model.share_embeddings=all"),
+    "learned": ("model.positional_encoding=learned", "model.source_eos=true"),
+    "rotary": ("model.positional_encoding=rotary",),
+    "no-position": ("model.positional_encoding=none", "model.tie_embeddings=target"),
+    "no-output": ("model.output_projection=false", "model.scale_scores=false"),
+    "no-feed-forward": ("model.d_ff=0", "model.bias=false", "model.output_projection=false"),
+    "joint-words": ("tokenizer.joint=true", "model.tie_embeddings=all"),
     "joint-pieces": (
-        "tokenizer.kind=bpe", "tokenizer.joint=true", "tokenizer.max_size=90",
-        "model.share_embeddings=all", "model.scale_embeddings=true", "model.head_bias=false",
-        "model.source_end=true", "model.start_token=bos",
+        "tokenizer.kind=bpe", "tokenizer.joint=true", "tokenizer.vocab_size=90",
+        "model.tie_embeddings=all", "model.scale_embeddings=true", "model.head_bias=false",
+        "model.source_eos=true", "model.decoder_start_token=bos",
     ),
-    "pieces": ("tokenizer.kind=bpe", "tokenizer.max_size=60", "model.norm=post"),
+    "pieces": ("tokenizer.kind=bpe", "tokenizer.vocab_size=60", "model.norm=post"),
 }  # fmt: skip
 QUICK = ("no-bias-post-norm", "learned", "joint-pieces")
 

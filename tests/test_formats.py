@@ -40,8 +40,8 @@ def thousand_pairs() -> list[Pair]:
 
 def batches(place, kind: str) -> list[torch.Tensor]:
     config = Config(
-        data=DataConfig(source=place, cache=""),
-        tokenizer=TokenizerConfig(kind=kind, joint=kind == "bpe", max_size=500),
+        data=DataConfig(train=place, cache=""),
+        tokenizer=TokenizerConfig(kind=kind, joint=kind == "bpe", vocab_size=500),
     )
     prepared = prepare(config)
     assert len(prepared.encoded["train"]) == 1000
@@ -80,7 +80,7 @@ def test_a_header_decides_the_direction(tmp_path):
         assert list(train_split(content, tmp_path, name, columns=("en", "es"))) == [
             Pair("Go.", "Ve.")
         ]
-    assert corpus_of(source="en-es", columns=(2, 1)).train.first(1) == [
+    assert corpus_of(train="en-es", columns=(2, 1)).train.first(1) == [
         Pair("Voy a la escuela", "I go to school")
     ]
 
@@ -115,14 +115,14 @@ def test_semicolons_are_what_spreadsheets_write_in_half_of_europe(tmp_path):
 
 def test_a_parquet_file_that_changed_is_read_anew(tmp_path):
     first = WRITERS["parquet"]([Pair("a", "b")], tmp_path)
-    assert list(corpus_of(source=first).train) == [Pair("a", "b")]
+    assert list(corpus_of(train=first).train) == [Pair("a", "b")]
     times = os.stat(first)
     WRITERS["parquet"]([Pair("c", "d")], tmp_path)
     os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert list(corpus_of(source=first).train) == [Pair("c", "d")]
+    assert list(corpus_of(train=first).train) == [Pair("c", "d")]
     WRITERS["parquet"]([], tmp_path)
     with pytest.raises(DataError, match="there is nothing in it"):
-        corpus_of(source=first)
+        corpus_of(train=first)
 
 
 def test_a_parquet_column_may_lie_inside_another_or_have_a_dot_in_its_name(tmp_path):
@@ -133,7 +133,7 @@ def test_a_parquet_column_may_lie_inside_another_or_have_a_dot_in_its_name(tmp_p
     table = pyarrow.table({"id": [1], "t": inner, "u.en": ["d"], "u.es": ["e"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     for columns, pair in ((("t.en", "t.es"), Pair("a", "b")), (("u.en", "u.es"), Pair("d", "e"))):
-        assert list(corpus_of(source=str(tmp_path / "a.parquet"), columns=columns).train) == [pair]
+        assert list(corpus_of(train=str(tmp_path / "a.parquet"), columns=columns).train) == [pair]
 
 
 @pytest.mark.parametrize("place", ["a.parquet", "data/train-00000-of-00001.parquet"])
@@ -152,18 +152,18 @@ def test_a_parquet_value_that_cannot_be_read_costs_its_own_row_alone(place, tmp_
     pyarrow.parquet.write_table(table, tmp_path / place)
     source = str(tmp_path / place if place == "a.parquet" else tmp_path / "data")
     for columns in (("source", "target"), ("t.en", "t.es")):
-        split = corpus_of(source=source, columns=columns).train
+        split = corpus_of(train=source, columns=columns).train
         assert list(split) == [Pair("a", "w"), Pair("b", "y"), Pair("c", "z")]
         assert counts(split) == {"not_utf8": (1, 2)}
     with pytest.raises(DataError, match="column 'when' holds no text"):
-        corpus_of(source=source, columns=("when", "target"))
+        corpus_of(train=source, columns=("when", "target"))
 
 
 def test_words_that_csv_readers_take_for_nothing_stay_in_a_data_set(tmp_path):
     (tmp_path / "data").mkdir()
     path = tmp_path / "data" / "train-00000-of-00001.csv"
     path.write_text("source,target\nNA,null\n1,2\n")
-    assert list(corpus_of(source=str(tmp_path / "data")).train) == [
+    assert list(corpus_of(train=str(tmp_path / "data")).train) == [
         Pair("NA", "null"), Pair("1", "2"),
     ]  # fmt: skip
 
@@ -215,23 +215,23 @@ def test_files_named_after_splits_are_the_splits_of_their_folder(tmp_path):
     write(b"a,b\nc,d\n", tmp_path, "train.csv")
     write(b"e\tf\n", tmp_path, "dev.tsv")
     write(b'{"1": "x"}\n', tmp_path, "notes.jsonl")
-    corpus = corpus_of(source=str(tmp_path), columns=(1, 2))
+    corpus = corpus_of(train=str(tmp_path), columns=(1, 2))
     assert {name: list(split) for name, split in corpus.splits.items()} == {
         "train": [Pair("a", "b"), Pair("c", "d")], "valid": [Pair("e", "f")],
     }  # fmt: skip
     write(b"g\th\n", tmp_path, "train.tsv")
     with pytest.raises(DataError, match=r"has both train\.tsv and train\.csv"):
-        corpus_of(source=str(tmp_path), columns=(1, 2))
+        corpus_of(train=str(tmp_path), columns=(1, 2))
 
 
 def test_a_folder_of_several_kinds_of_files_is_refused(tmp_path):
     write(b"source,target\na,b\n", tmp_path, "one.csv")
     write(b'{"source": "a", "target": "b"}\n', tmp_path, "two.jsonl")
     with pytest.raises(DataError, match=r"has several kinds of csv, tsv, jsonl or parquet files"):
-        corpus_of(source=str(tmp_path))
+        corpus_of(train=str(tmp_path))
     (tmp_path / "aligned").mkdir()
     with pytest.raises(DataError, match=r"of two aligned files, name both: \[a.en, a.es\]"):
-        corpus_of(source=str(tmp_path / "aligned"))
+        corpus_of(train=str(tmp_path / "aligned"))
 
 
 def test_a_data_set_has_its_splits_and_others_can_be_named(tmp_path):
@@ -240,22 +240,22 @@ def test_a_data_set_has_its_splits_and_others_can_be_named(tmp_path):
     for name, count in (("validation", 3), ("test", 2)):
         path = Path(WRITERS["parquet"](pairs[:count], folder))
         path.rename(folder / f"{name}-00000-of-00001.parquet")
-    corpus = corpus_of(source=str(folder))
+    corpus = corpus_of(train=str(folder))
     assert [len(split) for split in corpus.splits.values()] == [1000, 3, 2]
     assert list(corpus.splits["valid"]) == pairs[:3]
-    swapped = corpus_of(source=str(folder), valid="test", test=write(b"x\ty\n", tmp_path))
+    swapped = corpus_of(train=str(folder), valid="test", test=write(b"x\ty\n", tmp_path))
     assert [len(split) for split in swapped.splits.values()] == [1000, 2, 1]
     with pytest.raises(DataError, match=r"no split 'dev' \(there: train, validation, test\)"):
-        corpus_of(source=str(folder), valid="dev")
+        corpus_of(train=str(folder), valid="dev")
     with pytest.raises(DataError, match=r"no column 'en' \(there: source, target\)"):
-        corpus_of(source=str(folder), columns=("en", "es"))
+        corpus_of(train=str(folder), columns=("en", "es"))
 
 
 def test_a_hub_name_without_network_says_what_to_do_instead():
     with pytest.raises(DataError, match="it is not in the cache, and the hub cannot be reached"):
-        corpus_of(source="owner/corpus", columns=("en", "es"))
+        corpus_of(train="owner/corpus", columns=("en", "es"))
     with pytest.raises(DataError, match="neither a file"):
-        corpus_of(source="data/train.tsv")  # a path with a typo is no hub name
+        corpus_of(train="data/train.tsv")  # a path with a typo is no hub name
 
 
 def test_the_hub_is_not_waited_for_when_there_is_no_network(tmp_path, monkeypatch):
@@ -276,7 +276,7 @@ def test_a_copy_in_the_hubs_cache_is_used_without_network(tmp_path):
     import datasets
 
     folder = write_folder(thousand_pairs(), tmp_path)
-    corpus_of(source=folder)
+    corpus_of(train=folder)
     cache = Path(datasets.config.HF_DATASETS_CACHE)
     (cache / "corpus").rename(cache / "owner___corpus")  # where a download would have put it
-    assert list(corpus_of(source="owner/corpus").train) == thousand_pairs()
+    assert list(corpus_of(train="owner/corpus").train) == thousand_pairs()

@@ -51,7 +51,7 @@ def test_alignments_are_a_diagonal_the_other_one_and_neither():
 
 
 def test_a_task_is_a_corpus_like_any_other():
-    corpus = corpus_of(source="reverse", limit=3)
+    corpus = corpus_of(train="reverse", limit=3)
     assert len(corpus.train) == 3
     assert list(corpus.splits) == ["train", "valid", "test"]
 

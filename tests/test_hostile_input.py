@@ -51,7 +51,7 @@ ROWS = [
 
 def test_every_bad_row_is_reported_with_its_line_and_costs_no_other(tmp_path):
     (tmp_path / "own.tsv").write_bytes(b"\n".join(row for row, _ in ROWS))
-    result = train(tmp_path, "data.source=own.tsv")
+    result = train(tmp_path, "data.train=own.tsv")
     assert result.code == 0, result.err
     kept = [row for row, words in ROWS if words is None]
     told = f"  train     {len(kept)} pairs kept, {len(ROWS) - len(kept)} dropped"
@@ -69,22 +69,22 @@ def test_every_bad_row_is_reported_with_its_line_and_costs_no_other(tmp_path):
 @pytest.mark.parametrize(
     ("files", "sets", "message"),
     [
-        ({"a.en": b"a\nb\nc\n", "a.es": b"x\ny\n"}, ["data.source=[a.en, a.es]"],
+        ({"a.en": b"a\nb\nc\n", "a.es": b"x\ny\n"}, ["data.train=[a.en, a.es]"],
          "a.en has 3 lines, a.es has 2"),
-        ({"a.en": b"a\r\nb\rc\r\n", "a.es": b"x\ny\nz\n"}, ["data.source=[a.en, a.es]"],
+        ({"a.en": b"a\r\nb\rc\r\n", "a.es": b"x\ny\nz\n"}, ["data.train=[a.en, a.es]"],
          "a.en has 2 lines, a.es has 3"),
-        ({"a.tsv": b""}, ["data.source=a.tsv"], "no usable sentence pairs"),
-        ({"a.tsv": b"\n\t\nx\t\n"}, ["data.source=a.tsv"], "no usable sentence pairs"),
-        ({"a.tsv": b"no tab\n" * 3}, ["data.source=a.tsv"], "3 cannot be read"),
-        ({"a.tsv": b"source\tsource\ttarget\na\tb\tc\n"}, ["data.source=a.tsv"], "stands twice"),
-        ({"a.csv": b"source,source,target\na,b,c\n"}, ["data.source=a.csv"], "stands twice"),
+        ({"a.tsv": b""}, ["data.train=a.tsv"], "no usable sentence pairs"),
+        ({"a.tsv": b"\n\t\nx\t\n"}, ["data.train=a.tsv"], "no usable sentence pairs"),
+        ({"a.tsv": b"no tab\n" * 3}, ["data.train=a.tsv"], "3 cannot be read"),
+        ({"a.tsv": b"source\tsource\ttarget\na\tb\tc\n"}, ["data.train=a.tsv"], "stands twice"),
+        ({"a.csv": b"source,source,target\na,b,c\n"}, ["data.train=a.csv"], "stands twice"),
         ({"a.tsv": b"a\tb\n", "v.tsv": b"a\tc\n"},
-         ["data.source=a.tsv", "data.valid=v.tsv", "hygiene.overlap=error"],
+         ["data.train=a.tsv", "data.valid=v.tsv", "filters.overlap=error"],
          "1 whose source is in a held-out split, too, refused (first: line 1)"),
         ({"a.tsv": b"a\tb\n", "v.tsv": b"zz\tqq\n"},
-         ["data.source=a.tsv", "data.valid=v.tsv", "hygiene.unknown=error"],
+         ["data.train=a.tsv", "data.valid=v.tsv", "filters.unknown=error"],
          "1 with words or characters that training does not have, refused (first: line 1"),
-        ({"a.tsv": b"a\tb\nx\tx\n"}, ["data.source=a.tsv", "hygiene.same_text=error"],
+        ({"a.tsv": b"a\tb\nx\tx\n"}, ["data.train=a.tsv", "filters.same_text=error"],
          "1 with the same text on both sides, refused (first: line 2)"),
     ],
 )  # fmt: skip
@@ -103,7 +103,7 @@ def test_data_that_cannot_be_trained_on_is_refused_before_a_run_begins(
 def test_held_out_pairs_of_unknown_words_or_of_the_training_pairs_are_counted(tmp_path):
     (tmp_path / "own.tsv").write_bytes(b"a b\tx y\nc\tz\n")
     (tmp_path / "valid.tsv").write_bytes(b"a b\tx y\nnew words\tnuevas palabras\n")
-    result = train(tmp_path, "data.source=own.tsv", "data.valid=valid.tsv")
+    result = train(tmp_path, "data.train=own.tsv", "data.valid=valid.tsv")
     assert result.code == 0, result.err
     assert "1 whose source is in a held-out split, too, kept (first: line 1)" in result.out
     assert "50.0% of all source and 50.0% of all target tokens" in result.out

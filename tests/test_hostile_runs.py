@@ -276,7 +276,7 @@ def test_a_pointer_leads_nowhere_but_to_a_step(hostile, text):
 def test_weights_to_start_from_are_read_as_carefully(tmp_path):
     torch.save(Payload(tmp_path / "exploded"), tmp_path / "weights.safetensors")
     with pytest.raises(UserError, match="not a safetensors file"):
-        trainer_for(tmp_path / "run", f"training.start_from={tmp_path / 'weights.safetensors'}")
+        trainer_for(tmp_path / "run", f"training.init_from={tmp_path / 'weights.safetensors'}")
     assert not (tmp_path / "exploded").exists()
 
 

@@ -19,12 +19,19 @@ from tests.test_trainer import without_clock
 SETTINGS = [
     argument
     for setting in (
-        "model.d_model=32", "model.dropout=0.1", "model.inner_dropout=0.1", "training.steps=100",
-        "training.batch_tokens=300", "training.save_every=7", "evaluation.every=50",
+        "model.d_model=32",
+        "model.dropout=0.1",
+        "model.self_attention_dropout=0.1",
+        "model.cross_attention_dropout=0.1",
+        "model.activation_dropout=0.1",
+        "training.steps=100",
+        "training.batch_tokens=300",
+        "training.save_every=7",
+        "evaluation.every=50",
         "model.max_length=20",
     )
     for argument in ("--set", setting)
-]  # fmt: skip
+]
 
 
 COMMAND = ("train.py", "--config", "tiny.yaml", *SETTINGS)

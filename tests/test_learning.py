@@ -21,7 +21,7 @@ def last_rows(run_path: Path) -> dict[str, dict]:
 def test_every_training_pair_is_reproduced_and_new_combinations_are_understood(name, request):
     trained = request.getfixturevalue(name)
     assert trained.result.code == 0
-    corpus = corpus_of(source="en-bn" if name == "tiny_bn" else "en-es")
+    corpus = corpus_of(train="en-bn" if name == "tiny_bn" else "en-es")
     translator = Translator.load(trained.path)
     translations = translator.translate([pair.source for pair in corpus.train])
     assert [each.text for each in translations] == [pair.target for pair in corpus.train]

@@ -60,14 +60,14 @@ def test_label_smoothing_is_the_formula_and_ignores_padding():
 
 @pytest.mark.parametrize("logits_per_chunk", [1, 31 * 5, 31 * 23, 10**6])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("consistency", [0.0, 2.5])
+@pytest.mark.parametrize("rdrop_alpha", [0.0, 2.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_chunked_equals_plain(monkeypatch, logits_per_chunk, bias, consistency, smoothing):
+def test_chunked_equals_plain(monkeypatch, logits_per_chunk, bias, rdrop_alpha, smoothing):
     monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", logits_per_chunk)
-    states, head, labels = case(rows=46 if consistency else 23, bias=bias)
+    states, head, labels = case(rows=46 if rdrop_alpha else 23, bias=bias)
     losses, found = [], []
     for form in (chunked_head_loss, head_loss):
-        losses.append(form(states, head, labels[:23], smoothing, consistency))
+        losses.append(form(states, head, labels[:23], smoothing, rdrop_alpha))
         (losses[-1].objective / 7).backward()
         found.append(gradients(states, head))
     chunked, plain = losses
@@ -85,8 +85,8 @@ def test_plain_rdrop_is_two_cross_entropies_and_their_divergence():
     p, q = one.log_softmax(1), other.log_softmax(1)
     apart = nn.functional.kl_div(p, q, reduction="sum", log_target=True)
     apart = apart + nn.functional.kl_div(q, p, reduction="sum", log_target=True)
-    expected = sum(cross_entropy(each, labels, 0.1) for each in (one, other)) / 2 + 2.5 * apart / 2
-    result = head_loss(states, head, labels, 0.1, consistency=2.5)
+    expected = sum(cross_entropy(each, labels, 0.1) for each in (one, other)) / 2 + 2.5 * apart / 4
+    result = head_loss(states, head, labels, 0.1, rdrop_alpha=2.5)
     torch.testing.assert_close(result.objective, expected, rtol=1e-13, atol=0)
     torch.testing.assert_close(result.loss, cross_entropy(one, labels), rtol=1e-13, atol=0)
     assert int(result.num_right) == int((one.argmax(1) == labels).sum())
@@ -96,18 +96,18 @@ def test_two_passes_far_apart_give_a_finite_gradient_and_none_at_all_gives_zeros
     states, head, labels = case(rows=46, dtype=torch.float32)
     with torch.no_grad():
         head.weight.mul_(1000)
-    chunked_head_loss(states, head, labels[:23], 0.1, consistency=5.0).objective.backward()
+    chunked_head_loss(states, head, labels[:23], 0.1, rdrop_alpha=5.0).objective.backward()
     found = gradients(states, head)
     exact_states, exact_head = (
         states.detach().double().requires_grad_(),
         copy.deepcopy(head).double(),
     )
     chunked_head_loss(
-        exact_states, exact_head, labels[:23], 0.1, consistency=5.0
+        exact_states, exact_head, labels[:23], 0.1, rdrop_alpha=5.0
     ).objective.backward()
     for one, exact in zip(found, gradients(exact_states, exact_head), strict=True):
         assert float((one - exact).norm() / exact.norm()) < 1e-4
-    nothing = chunked_head_loss(states[:0], head, labels[:0], 0.1, consistency=5.0)
+    nothing = chunked_head_loss(states[:0], head, labels[:0], 0.1, rdrop_alpha=5.0)
     nothing.objective.backward()
     assert float(nothing.objective.detach()) == 0
     assert all(not each.any() for each in gradients(states, head))
@@ -117,7 +117,7 @@ def test_equal_passes_are_as_consistent_as_can_be():
     states, head, labels = case()
     twice = torch.cat((states, states))
     one = chunked_head_loss(states, head, labels, 0.1)
-    two = chunked_head_loss(twice, head, labels, 0.1, consistency=5.0)
+    two = chunked_head_loss(twice, head, labels, 0.1, rdrop_alpha=5.0)
     torch.testing.assert_close(two.objective, one.objective, rtol=1e-13, atol=0)
     parts = (states, *head.parameters())
     expected = torch.autograd.grad(one.objective, parts)

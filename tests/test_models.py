@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from minitransformer.config import contradictions
+from minitransformer.config import validate
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.trace import record
@@ -198,23 +198,23 @@ def test_gradients_reach_earlier_tokens_and_the_encoder_through_a_cache(name):
     )
     torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-9)
     named = dict(zip(dict(model.named_parameters()), whole, strict=True))
-    if VARIANTS[name].share_embeddings == "none":  # or else the head's gradient is in every row
+    if VARIANTS[name].tie_embeddings == "none":  # or else the head's gradient is in every row
         for side, tokens in (("encoder", source), ("decoder", target)):
             assert named[f"{side}.embedding.weight"][tokens.unique()].ne(0).any(dim=1).all()
 
 
 EITHER = st.booleans()
 OF_BOTH = {
-    "d_model": st.sampled_from([4, 8]), "attention_output": EITHER, "scale_scores": EITHER,
+    "d_model": st.sampled_from([4, 8]), "output_projection": EITHER, "scale_scores": EITHER,
     "bias": EITHER, "head_bias": EITHER, "scale_embeddings": EITHER, "embedding_std": st.just(1.0),
-    "max_length": st.just(16), "share_embeddings": st.sampled_from(["none", "target", "all"]),
+    "max_length": st.just(16), "tie_embeddings": st.sampled_from(["none", "target", "all"]),
 }  # fmt: skip
 any_transformer = st.builds(
     ModelConfig, **OF_BOTH,
     num_heads=st.sampled_from([1, 2]), d_ff=st.sampled_from([0, 5]),
     num_encoder_layers=st.integers(1, 2), num_decoder_layers=st.integers(1, 2),
     norm=st.sampled_from(["none", "pre", "post"]), activation=st.sampled_from(["relu", "gelu"]),
-    position=st.sampled_from(["sinusoidal", "learned", "rotary", "none"]),
+    positional_encoding=st.sampled_from(["sinusoidal", "learned", "rotary", "none"]),
 )  # fmt: skip
 any_recurrent = st.integers(1, 2).flatmap(
     lambda layers: st.builds(
@@ -222,7 +222,7 @@ any_recurrent = st.integers(1, 2).flatmap(
         kind=st.just("recurrent"), cell=st.sampled_from(["gru", "lstm"]), bidirectional=EITHER,
         num_encoder_layers=st.just(layers), num_decoder_layers=st.just(layers),
         attention=st.sampled_from(["none", "dot", "multiplicative"]),
-        position=st.sampled_from(["sinusoidal", "learned", "none"]),
+        positional_encoding=st.sampled_from(["sinusoidal", "learned", "none"]),
     )
 )  # fmt: skip
 
@@ -231,9 +231,9 @@ any_recurrent = st.integers(1, 2).flatmap(
 @given(any_transformer | any_recurrent)
 def test_whatever_a_config_may_ask_for_is_built_counted_causal_and_cached(shape):
     config = Config(
-        data=DataConfig(source="en-es"), tokenizer=TokenizerConfig(joint=True), model=shape
+        data=DataConfig(train="en-es"), tokenizer=TokenizerConfig(joint=True), model=shape
     )
-    assume(not any(is_so for _, is_so, _ in contradictions(config)))
+    assume(not any(validate(config)))
     model = build(shape).double()
     shapes = [each.shape for each in model.parameters()]
     assert shapes == [each.shape for _, each in on_meta(model, shape)]

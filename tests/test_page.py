@@ -93,8 +93,8 @@ def test_the_page_holds_every_number_of_the_json(shape, walks):
         ("decoder.layers.0.feed_forward", "ff.0"),
         ("decoder.norm", "norm"),
         ("head", "head"),
-        ("encoder.layers.0.rightward", "read.0"),
-        ("encoder.layers.1.leftward", "read.1.back"),
+        ("encoder.layers.0.forward_rnn", "read.0"),
+        ("encoder.layers.1.backward_rnn", "read.1.back"),
         ("encoder.layers.1.joined", "read.1.join"),
         ("decoder.layers.1", "read.1"),
         ("decoder.attention", "cross.0"),
@@ -243,7 +243,7 @@ def test_a_long_sentence_in_a_deep_model_stays_below_5_mb(tmp_path):
     translator = translator_for(
         tmp_path / "run", "model.d_model=128", "model.num_heads=4", "model.num_encoder_layers=4",
         "model.num_decoder_layers=4", "model.d_ff=256", "model.norm=pre", "model.bias=true",
-        "model.attention_output=true", "data.limit=0", "model.max_length=40",
+        "model.output_projection=true", "data.limit=0", "model.max_length=40",
     )  # fmt: skip
     walk = walk_through(translator, " ".join([SENTENCE, "and the children live in a house"] * 4))
     assert len(walk.source) == len(walk.steps) == 40

@@ -164,7 +164,7 @@ PARTS = {
     "embedding": {"vectors": "vectors", "positions": "positions", "output": "output"},
     "norm": {"before": "before", "after": "after"},
     "residual": {"states": "states", "update": "update", "total": "total"},
-    "feed_forward": {"widened": "widened", "hidden": "hidden", "output": "output"},
+    "feed_forward": {"pre_activation": "pre_activation", "hidden": "hidden", "output": "output"},
     "gru": {"state before": "before", "reset r": "reset", "update z": "update",
             "candidate n": "candidate", "state": "state"},
     "lstm": {"state before": "before", "cell before": "cell_before", "input i": "input",
@@ -342,7 +342,7 @@ def test_a_decoder_begins_where_the_encoder_has_ended(open_page, pages):
     states = {stage["path"]: stage.get("state") for stage in walk["encoder"]}
     page = open_page("gru-both-ways", "#step=1&at=read.1")
     cells = page.locator("[data-matrix='state before'] tbody td")
-    for place, way, word, last in ((3, "rightward", "home", -1), (11, "leftward", "I", 0)):
+    for place, way, word, last in ((3, "forward_rnn", "home", -1), (11, "backward_rnn", "I", 0)):
         cells.nth(place).click()
         told = page.locator("#sum").inner_text()
         assert f"number 3 of the encoder's state after “{word}”" in told
@@ -555,7 +555,7 @@ def test_a_large_model_says_what_is_not_there(browser, tmp_path):  # noqa: F811
     translator = translator_for(
         tmp_path / "run", "model.d_model=128", "model.num_heads=4", "model.num_encoder_layers=4",
         "model.num_decoder_layers=4", "model.d_ff=256", "model.norm=pre", "data.limit=0",
-        "model.attention_output=true", "model.max_length=40",
+        "model.output_projection=true", "model.max_length=40",
     )  # fmt: skip
     walk = walk_through(translator, " ".join(["My brother has a red car"] * 7))
     write_page(tmp_path / "large.html", {"step 1": [walk]}, 3)

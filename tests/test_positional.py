@@ -34,7 +34,7 @@ def test_sinusoids_grow_when_a_longer_sentence_comes():
 def test_a_learned_table_says_its_limit():
     positions = LearnedPositions(d_model=8, max_length=4)
     assert positions(0, 4).shape == (4, 8)
-    with pytest.raises(DataError, match=r"needs 5 places, model\.position: learned has 4"):
+    with pytest.raises(DataError, match=r"needs 5 positions, .*: learned has 4"):
         positions(0, 5)
 
 

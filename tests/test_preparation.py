@@ -9,11 +9,11 @@ from minitransformer.data import dataset as preparation
 from minitransformer.data.dataset import Collector, prepare
 from minitransformer.data.tokenizer import EOS_ID, UNK_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, DataError
-from minitransformer.settings import Config, DataConfig, HygieneConfig, ModelConfig, TokenizerConfig
+from minitransformer.settings import Config, DataConfig, FiltersConfig, ModelConfig, TokenizerConfig
 from tests.corpus_files import counts
 from tests.small_runs import same_bits, trainer_for, weights
 
-KINDS = {"words": {"kind": "words"}, "bpe": {"kind": "bpe", "max_size": 300}}
+KINDS = {"words": {"kind": "words"}, "bpe": {"kind": "bpe", "vocab_size": 300}}
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def large(monkeypatch):
     monkeypatch.setattr(preparation, "LARGE", 10)
 
 
-def config_for(folder, *, hygiene=None, tokenizer=None, max_length=64, **data) -> Config:
+def config_for(folder, *, filters=None, tokenizer=None, max_length=64, **data) -> Config:
     return Config(
-        data=DataConfig(source=str(folder / "pairs.tsv"), cache=str(folder / "cache"), **data),
-        hygiene=HygieneConfig(**hygiene or {}),
+        data=DataConfig(train=str(folder / "pairs.tsv"), cache=str(folder / "cache"), **data),
+        filters=FiltersConfig(**filters or {}),
         tokenizer=TokenizerConfig(**tokenizer or {}),
         model=ModelConfig(max_length=max_length),
     )
@@ -62,7 +62,7 @@ def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path,
 @pytest.mark.parametrize(
     "change",
     [
-        {"hygiene": {"duplicate": "skip"}}, {"tokenizer": {"min_frequency": 2}},
+        {"filters": {"duplicate": "skip"}}, {"tokenizer": {"min_frequency": 2}},
         {"tokenizer": {"joint": True}}, {"tokenizer": KINDS["bpe"]}, {"max_length": 63},
         {"limit": 30}, {"split_valid": 3}, {"split_seed": 2}, {"columns": (2, 1)},
     ],
@@ -106,7 +106,7 @@ def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
 
 def test_small_corpora_and_an_empty_setting_leave_no_copy(large, tmp_path, monkeypatch):
     write(tmp_path)
-    config = Config(data=DataConfig(source=str(tmp_path / "pairs.tsv"), cache=""))
+    config = Config(data=DataConfig(train=str(tmp_path / "pairs.tsv"), cache=""))
     assert prepare(config).notes == []
     monkeypatch.setattr(preparation, "LARGE", 41)
     assert prepare(config_for(tmp_path)).notes == []
@@ -124,7 +124,7 @@ def test_a_cache_that_cannot_be_written_is_no_trouble(large, tmp_path):
 def test_a_run_continues_with_its_own_tokenizer_and_the_same_bits(large, tmp_path):
     write(tmp_path)
     changes = (
-        f"data.source={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}",
+        f"data.train={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}",
         "training.schedule=constant",
     )  # fmt: skip
     whole = trainer_for(tmp_path / "whole", *changes)
@@ -147,7 +147,7 @@ def test_another_tokenizer_than_the_stored_one_is_honoured(large, tmp_path):
 
 def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, tmp_path):
     write(tmp_path)
-    changes = (f"data.source={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}")
+    changes = (f"data.train={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}")
     trainer_for(tmp_path / "run", *changes).run()
     (tmp_path / "pairs.tsv").write_text("x y\tz\n" * 20)
     with pytest.raises(CheckpointError, match="other sentence pairs"):
@@ -212,10 +212,10 @@ def test_the_unknown_rate_is_reported_and_follows_its_policy(tmp_path):
         line for line in prepared.corpus.splits["valid"].report.lines() if "training" in line
     ]
     assert "25.0% of all source and 0.0% of all target tokens" in line
-    skipped = prepare(config_for(tmp_path, hygiene={"unknown": "skip"}, **valid))
+    skipped = prepare(config_for(tmp_path, filters={"unknown": "skip"}, **valid))
     assert len(skipped.encoded["valid"]) == len(skipped.corpus.splits["valid"]) == 1
-    with pytest.raises(DataError, match=r"hygiene\.unknown is error"):
-        prepare(config_for(tmp_path, hygiene={"unknown": "error"}, **valid))
+    with pytest.raises(DataError, match=r"filters\.unknown is error"):
+        prepare(config_for(tmp_path, filters={"unknown": "error"}, **valid))
 
 
 def test_held_out_pairs_of_unknown_words_alone_are_kept_and_counted(tmp_path):

@@ -91,7 +91,7 @@ def test_a_command_that_cannot_be_carried_out_changes_nothing(prompt, line, comp
 @pytest.mark.parametrize("narrows", ["true", "false"])
 def test_the_head_of_a_recurrent_model_that_is_off_finds_nothing(tmp_path, narrows):
     model = translator_for(
-        tmp_path, "model.kind=recurrent", f"model.attention_output={narrows}"
+        tmp_path, "model.kind=recurrent", f"model.output_projection={narrows}"
     ).model
     source, target = ids(2, 5), ids(2, 4, seed=2)
     off = changed_model(model, NOTHING.with_head("cross.0.0", is_on=False))
@@ -127,15 +127,15 @@ def test_positions_of_a_recurrent_model_can_be_left_away_where_there_are_any(tmp
     off = replace(NOTHING, positions_off=True)
     for position, is_same in (("sinusoidal", False), ("none", True)):
         model = translator_for(
-            tmp_path / position, "model.kind=recurrent", f"model.position={position}"
+            tmp_path / position, "model.kind=recurrent", f"model.positional_encoding={position}"
         ).model
         without = changed_model(model, off)
         assert torch.equal(model(source, target), without(source, target)) == is_same
 
 
 def test_positions_that_there_are_not_cannot_be_left_away(tmp_path):
-    asking = Prompt(translator_for(tmp_path, "model.position=none"), scores=False)
-    with pytest.raises(UsageError, match=r"no positions \(model.position is none\)"):
+    asking = Prompt(translator_for(tmp_path, "model.positional_encoding=none"), scores=False)
+    with pytest.raises(UsageError, match=r"no positions \(model.positional_encoding is none\)"):
         asking.answer(":position off")
 
 

@@ -25,9 +25,9 @@ from tests.test_against_torch import copy_attention, module_pairs
 
 MODERN = (
     "tokenizer.joint=true", "model.norm=pre", "model.d_ff=24", "model.num_heads=2",
-    "model.attention_output=true", "model.bias=true", "model.head_bias=false",
-    "model.share_embeddings=all", "model.scale_embeddings=true", "model.start_token=bos",
-    "model.source_end=true", "training.label_smoothing=0.1", "training.schedule=constant",
+    "model.output_projection=true", "model.bias=true", "model.head_bias=false",
+    "model.tie_embeddings=all", "model.scale_embeddings=true", "model.decoder_start_token=bos",
+    "model.source_eos=true", "training.label_smoothing=0.1", "training.schedule=constant",
 )  # fmt: skip
 
 
@@ -91,7 +91,12 @@ def test_with_the_same_weights_both_say_the_same():
 
 @pytest.mark.parametrize("inner", [0.0, 0.3])
 def test_both_drop_values_in_the_same_places(inner):
-    config, prepared = prepared_with("model.dropout=0.2", f"model.inner_dropout={inner}")
+    config, prepared = prepared_with(
+        "model.dropout=0.2",
+        f"model.self_attention_dropout={inner}",
+        f"model.cross_attention_dropout={inner}",
+        f"model.activation_dropout={inner}",
+    )
     model = baseline.build(config, prepared.tokenizer)
     for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
         assert layer.dropout.p == layer.self_attn.dropout == inner
@@ -100,7 +105,12 @@ def test_both_drop_values_in_the_same_places(inner):
 
 
 def test_with_the_same_weights_both_have_the_same_loss():
-    config, prepared = prepared_with("model.dropout=0", "model.inner_dropout=0")
+    config, prepared = prepared_with(
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+    )
     ours, theirs = both_with_the_same_weights(config, prepared)
     stream = BatchStream(
         prepared.encoded["train"], batch_tokens=200, seed=1, start_id=prepared.tokenizer.start_id
@@ -144,8 +154,8 @@ def test_batch_neighbours_never_change_what_torchs_model_says(tmp_path):
 
 
 def test_a_shape_that_torch_has_not_is_refused():
-    config, prepared = prepared_with("model.position=rotary", "model.norm=none")
-    with pytest.raises(ConfigError, match=r"norm is pre or post; model\.position is sinusoidal"):
+    config, prepared = prepared_with("model.positional_encoding=rotary", "model.norm=none")
+    with pytest.raises(ConfigError, match=r"pre or post; model\.positional_encoding is sinusoidal"):
         baseline.build(config, prepared.tokenizer)
 
 

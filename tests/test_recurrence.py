@@ -31,11 +31,11 @@ def by_torchs_names(layers: nn.ModuleList) -> dict[str, Tensor]:
     found = {}
     for number, layer in enumerate(layers):
         is_encoder = isinstance(layer, EncoderRecurrence)
-        directions = [layer.rightward, layer.leftward] if is_encoder else [layer, None]
+        directions = [layer.forward_rnn, layer.backward_rnn] if is_encoder else [layer, None]
         for direction, ending in zip(directions, ("", "_reverse"), strict=True):
             if direction is None:
                 continue
-            for part, shorthand in (("word", "ih"), ("state", "hh")):
+            for part, shorthand in (("input_proj", "ih"), ("hidden_proj", "hh")):
                 for name, value in getattr(direction, part).named_parameters():
                     found[f"{name}_{shorthand}_l{number}{ending}"] = value
     return found
@@ -121,15 +121,15 @@ def test_a_step_is_torchs_cell(bias):
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
-def recurrence(cell: str, *, is_leftward: bool) -> Recurrence:
+def recurrence(cell: str, *, is_backward: bool) -> Recurrence:
     config = ModelConfig(kind="recurrent", cell=cell, d_model=3, bias=True)
-    return with_weights(Recurrence(config, WIDTH, is_leftward=is_leftward)).double()
+    return with_weights(Recurrence(config, WIDTH, is_backward=is_backward)).double()
 
 
 @every_cell
-@pytest.mark.parametrize("is_leftward", [False, True])
-def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_leftward):
-    ours = recurrence(cell, is_leftward=is_leftward)
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_backward):
+    ours = recurrence(cell, is_backward=is_backward)
     inputs = torch.randn(2, 5, 3, dtype=torch.float64)
     is_read = torch.tensor([True, False, True, True, False]).expand(2, -1)
     states, last = ours(inputs, ours.start(inputs), is_read)
@@ -137,12 +137,12 @@ def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_leftward):
     expected, expected_last = ours(shown, ours.start(shown))
     torch.testing.assert_close(states[:, [0, 2, 3]], expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(last, expected_last, atol=1e-12, rtol=0)
-    assert torch.equal(states[:, 1], states[:, 2 if is_leftward else 0])  # it leaves what it found
+    assert torch.equal(states[:, 1], states[:, 2 if is_backward else 0])  # it leaves what it found
 
 
 @every_cell
 def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
-    ours = recurrence(cell, is_leftward=False)
+    ours = recurrence(cell, is_backward=False)
     inputs = torch.randn(2, 6, 3, dtype=torch.float64)
     whole, last = ours(inputs, ours.start(inputs))
     parts, state = [], ours.start(inputs)
@@ -154,15 +154,15 @@ def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
 
 
 @every_cell
-@pytest.mark.parametrize("is_leftward", [False, True])
-def test_what_is_recorded_of_each_word_makes_its_state(cell, is_leftward):
-    ours = recurrence(cell, is_leftward=is_leftward)
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_what_is_recorded_of_each_word_makes_its_state(cell, is_backward):
+    ours = recurrence(cell, is_backward=is_backward)
     inputs = torch.randn(3, 5, 3, dtype=torch.float64)
     with record(ours) as seen:
         states, _ = ours(inputs, ours.start(inputs), IS_READ)
     assert torch.equal(seen["state"], states)
-    onward = seen["state"].flip(1) if is_leftward else seen["state"]
-    before = seen["before"].flip(1) if is_leftward else seen["before"]
+    onward = seen["state"].flip(1) if is_backward else seen["state"]
+    before = seen["before"].flip(1) if is_backward else seen["before"]
     assert torch.equal(before[:, 1:], onward[:, :-1])
     assert before[:, 0].eq(0).all()
     if cell == "gru":
@@ -181,7 +181,9 @@ def logits_by_torch(model: Recurrent, config: ModelConfig, source: Tensor, targe
 
     def embedded(side: nn.Module, tokens: Tensor) -> Tensor:
         places = (
-            side.embedding.positions.table[: tokens.shape[1]] if config.position != "none" else 0
+            side.embedding.positions.table[: tokens.shape[1]]
+            if config.positional_encoding != "none"
+            else 0
         )
         return side.embedding.weight[tokens] * scale + places
 
@@ -202,7 +204,7 @@ def logits_by_torch(model: Recurrent, config: ModelConfig, source: Tensor, targe
         e = e / config.d_model**0.5 if config.scale_scores else e
         alpha = e.masked_fill(~is_real[:, None], float("-inf")).softmax(-1)
         s = torch.cat((alpha @ h, s), dim=-1)
-        if config.attention_output:
+        if config.output_projection:
             s = torch.tanh(s @ model.decoder.attention.output.weight.T)
     return s @ model.head.weight.T + model.head.bias
 
@@ -228,7 +230,8 @@ def test_a_recurrent_model_equals_its_twin_of_torchs_layers(name):
 
 @pytest.mark.parametrize(
     "setting",
-    ["cell", "bidirectional", "attention", "attention_output", "scale_scores", "bias", "position",
+    ["cell", "bidirectional", "attention", "output_projection", "scale_scores", "bias",
+     "positional_encoding",
      "scale_embeddings", "num_encoder_layers"],
 )  # fmt: skip
 def test_the_twins_differ_in_every_setting_of_the_arithmetic(setting):
@@ -243,4 +246,6 @@ def test_padding_in_the_middle_of_a_source_is_as_if_it_were_not_there(name):
     hidden = torch.cat((source[:, :2], torch.full((2, 2), PAD_ID), source[:, 2:]), dim=1)
     found, expected = model(hidden, target), model(source, target)
     is_same = torch.allclose(found, expected, atol=1e-12, rtol=0)
-    assert is_same is (config.position == "none")  # or else the words after it stand elsewhere
+    assert is_same is (
+        config.positional_encoding == "none"
+    )  # or else the words after it stand elsewhere

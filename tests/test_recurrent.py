@@ -66,7 +66,7 @@ def test_scores_are_those_of_attention_and_the_head_reads_context_and_state(name
     torch.testing.assert_close(part["scaled"], part["scores"] / width)
     torch.testing.assert_close(part["joined"], torch.cat((part["weights"][:, 0] @ h, s), dim=-1))
     read = part["joined"]
-    if config.attention_output:
+    if config.output_projection:
         read = torch.tanh(read @ model.decoder.attention.output.weight.T)
     torch.testing.assert_close(seen["logits"], model.head(read))
 
@@ -84,7 +84,7 @@ def test_without_attention_the_source_is_known_by_the_first_state_alone(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, each in RECURRENTS.items() if each.position == "none"]
+    "name", [name for name, each in RECURRENTS.items() if each.positional_encoding == "none"]
 )
 def test_the_order_of_the_source_matters_without_positions(name):
     model = build(RECURRENTS[name])
@@ -95,9 +95,9 @@ def test_the_order_of_the_source_matters_without_positions(name):
 @pytest.mark.parametrize(
     "change",
     [
-        {"scale_scores": False}, {"scale_embeddings": True}, {"position": "sinusoidal"},
-        {"position": "learned"}, {"attention": "multiplicative"}, {"attention": "none"},
-        {"attention_output": True}, {"bias": False}, {"head_bias": False}, {"cell": "lstm"},
+        {"scale_scores": False}, {"scale_embeddings": True}, {"positional_encoding": "sinusoidal"},
+        {"positional_encoding": "learned"}, {"attention": "multiplicative"}, {"attention": "none"},
+        {"output_projection": True}, {"bias": False}, {"head_bias": False}, {"cell": "lstm"},
         {"bidirectional": True},
     ],
 )  # fmt: skip
@@ -114,7 +114,15 @@ def test_every_setting_reaches_the_arithmetic(change):
     assert not torch.allclose(plain(source, target), changed(source, target), atol=1e-4)
 
 
-DROPPING = ModelConfig(**LAYERED | {"dropout": 0.5, "inner_dropout": 0.25})
+DROPPING = ModelConfig(
+    **LAYERED
+    | {
+        "dropout": 0.5,
+        "self_attention_dropout": 0.25,
+        "cross_attention_dropout": 0.25,
+        "activation_dropout": 0.25,
+    }
+)
 
 
 def test_dropout_reaches_every_part_and_only_in_training():

@@ -14,11 +14,22 @@ from tests.processes import run
 from tests.small_runs import final_hashes, same_bits, small_config, trainer_for, weights
 
 HARMLESS = {
-    "training.steps", "training.save_every", "training.keep_checkpoints", "training.patience",
-    "training.processes", "training.join_timeout", "training.step_timeout",
-    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
-    "evaluation.samples", "logging.tensorboard", "logging.every", "logging.probes",
-}  # fmt: skip
+    "training.steps",
+    "training.save_every",
+    "training.keep_checkpoints",
+    "training.patience",
+    "training.processes",
+    "training.join_timeout",
+    "training.step_timeout",
+    "evaluation.every",
+    "evaluation.train_pairs",
+    "evaluation.batch_size",
+    "evaluation.average_checkpoints",
+    "evaluation.samples",
+    "logging.tensorboard",
+    "logging.every",
+    "logging.examples",
+}
 PAIRS = [(f"I see {number}", f"Veo {number}") for number in "abcdefgh"]
 
 
@@ -42,7 +53,7 @@ def test_each_setting_is_harmless_judged_by_its_pairs_or_refused_by_name(tmp_pat
             new = dataclasses.replace(old, **{key.name: other})
             config = dataclasses.replace(trainer.config, **{section.name: new})
             name = f"{section.name}.{key.name}"
-            if name in HARMLESS or section.name in ("data", "hygiene"):
+            if name in HARMLESS or section.name in ("data", "filters"):
                 assert list(changed_settings(trainer.run_folder, config)) == [name]
             else:
                 with pytest.raises(CheckpointError, match=rf"other settings \({name}: "):
@@ -67,14 +78,14 @@ def write_pairs(path: Path, pairs) -> Path:
 
 def test_the_same_pairs_from_another_place_go_on_to_the_same_bits(tmp_path):
     first, moved = (write_pairs(tmp_path / name, PAIRS) for name in ("a.tsv", "b.tsv"))
-    whole = trainer_for(tmp_path / "whole", f"data.source={first}")
+    whole = trainer_for(tmp_path / "whole", f"data.train={first}")
     whole.run()
-    cut = trainer_for(tmp_path / "cut", f"data.source={first}", "training.steps=12")
+    cut = trainer_for(tmp_path / "cut", f"data.train={first}", "training.steps=12")
     for _ in range(6):
         cut.step()
     cut.save()
-    again = trainer_for(tmp_path / "cut", f"data.source={moved}")
-    assert again.notes[0].startswith("changed since the run began: data.source: ")
+    again = trainer_for(tmp_path / "cut", f"data.train={moved}")
+    assert again.notes[0].startswith("changed since the run began: data.train: ")
     again.run()
     assert same_bits(weights(again), weights(whole))
 
@@ -86,15 +97,15 @@ def test_the_same_pairs_from_another_place_go_on_to_the_same_bits(tmp_path):
 )
 def test_changed_pairs_are_refused_with_the_keys_that_changed(tmp_path, pairs):
     first = write_pairs(tmp_path / "a.tsv", PAIRS)
-    trainer = trainer_for(tmp_path / "run", f"data.source={first}")
+    trainer = trainer_for(tmp_path / "run", f"data.train={first}")
     trainer.step()
     trainer.save()
     write_pairs(first, pairs)
     with pytest.raises(CheckpointError, match="begun with other sentence pairs than"):
-        trainer_for(tmp_path / "run", f"data.source={first}")
+        trainer_for(tmp_path / "run", f"data.train={first}")
     second = write_pairs(tmp_path / "b.tsv", pairs)
-    with pytest.raises(CheckpointError, match=r"has now \(data\.source: .*, now .*\); use"):
-        trainer_for(tmp_path / "run", f"data.source={second}")
+    with pytest.raises(CheckpointError, match=r"has now \(data\.train: .*, now .*\); use"):
+        trainer_for(tmp_path / "run", f"data.train={second}")
 
 
 def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
@@ -102,13 +113,17 @@ def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
 
     trainer_for(tmp_path / "run").run()
     path = tmp_path / "run" / "config.yaml"
-    path.write_text(path.read_text().replace("start_token: eos", "start_token: bos"))
-    expected = r"not what step-000012 was trained with \(model.start_token is 'bos', not 'eos'\)"
+    path.write_text(
+        path.read_text().replace("decoder_start_token: eos", "decoder_start_token: bos")
+    )
+    expected = (
+        r"not what step-000012 was trained with \(model.decoder_start_token is 'bos', not 'eos'\)"
+    )
     with pytest.raises(CheckpointError, match=expected):
         Translator.load(tmp_path / "run")
     for start in ("eos", "bos"):
         with pytest.raises(CheckpointError, match=expected):
-            trainer_for(tmp_path / "run", f"model.start_token={start}", "training.steps=13")
+            trainer_for(tmp_path / "run", f"model.decoder_start_token={start}", "training.steps=13")
 
 
 @pytest.mark.parametrize("damage", ["flip", "delete", "delete all"])

@@ -54,7 +54,7 @@ def test_starting_over_takes_the_lock_along(tmp_path):
 
 
 def test_what_cannot_begin_leaves_no_folder_behind(tmp_path):
-    refused = run(*COMMAND, "--set", "data.source=absent.tsv", folder=tmp_path)
+    refused = run(*COMMAND, "--set", "data.train=absent.tsv", folder=tmp_path)
     assert refused.code == 1
     assert not (tmp_path / "runs").exists()
 

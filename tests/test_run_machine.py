@@ -65,7 +65,7 @@ def take_step(trainer: Trainer) -> None:
 
 def trainer_in(folder: Path) -> Trainer:
     (folder / "pairs.tsv").write_bytes(PAIRS)
-    return trainer_for(folder / "run", *CHANGES, f"data.source={folder / 'pairs.tsv'}")
+    return trainer_for(folder / "run", *CHANGES, f"data.train={folder / 'pairs.tsv'}")
 
 
 def reference_of(folder: Path) -> Reference:

@@ -32,8 +32,15 @@ def gain_of(trainer) -> float:
 
 
 def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_one(tmp_path):
-    trainer = trainer_for(tmp_path / "run", "training.steps=100", "model.dropout=0",
-                          "model.inner_dropout=0", "evaluation.every=1000")  # fmt: skip
+    trainer = trainer_for(
+        tmp_path / "run",
+        "training.steps=100",
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+        "evaluation.every=1000",
+    )
     listener = Listener()
     trainer.watchers.append(listener)
     trainer.run()
@@ -56,7 +63,7 @@ def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_
 def test_a_run_that_never_listens_is_told_once_from_its_middle_on(tmp_path):
     listener = Listener()
     trainer = trainer_for(
-        tmp_path / "run", "training.train_only=[head]", "training.steps=220",
+        tmp_path / "run", "training.trainable=[head]", "training.steps=220",
         "evaluation.every=20", "training.save_every=1000", watchers=[listener],
     )  # fmt: skip
     deafen(trainer)
@@ -83,7 +90,7 @@ def test_what_the_source_once_was_worth_outlives_a_restart(tmp_path):
 def test_one_pair_alone_says_nothing(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_text("Good night\tBuenas noches\nGood night\tBuenas\n")
-    trainer = trainer_for(tmp_path / "run", f"data.source={data}")
+    trainer = trainer_for(tmp_path / "run", f"data.train={data}")
     assert gain_of(trainer) is None
     assert SourceWatch(trainer.model, trainer.encoded, 3).warning(State(step=999), 999) == ""
 

@@ -241,14 +241,14 @@ def test_embeddings_are_there_with_their_tokens(tiny_bn, translator):
 
 def test_shared_embeddings_are_shown_once(tmp_path):
     trainer_for(
-        tmp_path / "run", "tokenizer.joint=true", "model.share_embeddings=all",
+        tmp_path / "run", "tokenizer.joint=true", "model.tie_embeddings=all",
         watchers=[TensorBoard()],
     ).run()  # fmt: skip
     names = sorted(path.name for path in (tmp_path / "run/projector").iterdir())
     assert names == ["shared.bytes", "shared.tsv"]
 
 
-FEW = ("logging.probes=[Let's go]", "evaluation.every=4", "model.max_length=12")
+FEW = ("logging.examples=[Let's go]", "evaluation.every=4", "model.max_length=12")
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,11 @@ def test_cut_off_and_resumed_a_run_leaves_the_same(
 )
 def test_a_recurrent_run_shows_its_one_attention_or_none(tmp_path, attention, maps):
     run = tmp_path / "run"
-    changes = ("model.kind=recurrent", "model.position=none", f"model.attention={attention}")
+    changes = (
+        "model.kind=recurrent",
+        "model.positional_encoding=none",
+        f"model.attention={attention}",
+    )
     trainer_for(run, *FEW, *changes, "training.steps=1", watchers=[TensorBoard()]).run()
     shown = series(run / "events.out.tfevents")
     assert {tag for tag in shown if tag.startswith("attention/")} == maps
@@ -395,7 +399,7 @@ def test_what_a_reader_should_know_of_probes_is_said_once(tmp_path, capsys):
     def notes(name: str, probes: str) -> list[str]:
         trainer_for(
             tmp_path / name,
-            f"logging.probes={probes}",
+            f"logging.examples={probes}",
             "model.max_length=12",
             watchers=[TensorBoard()],
         ).run()
@@ -404,8 +408,8 @@ def test_what_a_reader_should_know_of_probes_is_said_once(tmp_path, capsys):
     told = notes("odd", "[I go \U0010fff0\U0010fff1, \U0010fff0 schoool]")
     assert len(told) == 4
     assert told[0].startswith("note: no font here has \U0010fff0 (U+10FFF0)")
-    assert told[-1] == "note: logging.probes: unknown word 'schoool': did you mean 'school'?"
-    assert notes("escaped", '["a\\tb \\e[31m"]')[0].startswith("note: logging.probes: unknown")
+    assert told[-1] == "note: logging.examples: unknown word 'schoool': did you mean 'school'?"
+    assert notes("escaped", '["a\\tb \\e[31m"]')[0].startswith("note: logging.examples: unknown")
     assert notes("plain", "[I go home]") == notes("default", "2") == []
 
 

@@ -48,7 +48,7 @@ def test_it_shows_code_points_graphemes_tokens_ids_and_unknowns():
 
 
 def test_it_warns_of_a_token_that_ends_inside_a_grapheme():
-    shown = view("স্কুলে", kind="bpe", max_size=1)
+    shown = view("স্কুলে", kind="bpe", vocab_size=1)
     warning = "warning: a token ends inside স্কু, after U+09B8 BENGALI LETTER SA"
     assert shown.count(warning) == 1  # the source side knows none of it anyway
     assert "warning: a token ends inside লে, after U+09B2 BENGALI LETTER LA" in shown

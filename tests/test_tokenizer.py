@@ -60,7 +60,7 @@ def test_the_markers_follow_the_models_settings():
     tokenizer = tokenizer_for()
     assert tokenizer.encode_source("I go").tokens == ["I", "go"]
     assert tokenizer.start_id == EOS_ID
-    config = Config(model=ModelConfig(source_end=True, start_token="bos"))
+    config = Config(model=ModelConfig(source_eos=True, decoder_start_token="bos"))
     tokenizer = PairTokenizer.train(PAIRS, config)
     assert tokenizer.encode_source("I go").tokens == ["I", "go", "<EOS>"]
     assert tokenizer.encode_source("I go").words == ["I", "go"]
@@ -75,7 +75,7 @@ def test_a_joint_vocabulary_numbers_both_languages_alike():
 
 def test_rare_words_and_words_beyond_the_limit_have_no_id():
     assert tokenizer_for(min_frequency=2).source.tokens == [*SPECIALS, "go", "I"]
-    assert tokenizer_for(max_size=1).source.tokens == [*SPECIALS, "go"]
+    assert tokenizer_for(vocab_size=1).source.tokens == [*SPECIALS, "go"]
 
 
 def test_a_vocabulary_without_words_is_refused():
@@ -154,7 +154,7 @@ def test_any_corpus_gives_a_tokenizer_that_survives_saving(tmp_path_factory, pai
 
 @pytest.mark.parametrize("name", shipped_corpora())
 def test_shipped_sentences_come_back_exactly(name):
-    corpus = corpus_of(source=name)
+    corpus = corpus_of(train=name)
     tokenizer = PairTokenizer.train(corpus.train, Config())
     for pair in [pair for split in corpus.splits.values() for pair in split]:
         source, target = tokenizer.encode_source(pair.source), tokenizer.encode_target(pair.target)

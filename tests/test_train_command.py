@@ -13,7 +13,7 @@ from tests.processes import ROOT, run
 from tests.small_runs import SMALL
 
 QUICK = [
-    argument for setting in (*SMALL, "logging.probes=0") for argument in ("--set", setting)
+    argument for setting in (*SMALL, "logging.examples=0") for argument in ("--set", setting)
 ]  # fmt: skip
 
 
@@ -47,10 +47,10 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
     ("changes", "line"),
     [
         ([], "1+1 layers, 64 wide, 1 head, norm none, feed-forward none, position sinusoidal"),
-        (["kind=recurrent", "position=none"],
+        (["kind=recurrent", "positional_encoding=none"],
          "recurrent: 1+1 layers of GRU, 64 wide, attention dot, position none"),
         (["kind=recurrent", "cell=lstm", "bidirectional=true", "attention=multiplicative",
-          "attention_output=true"],
+          "output_projection=true"],
          "recurrent: 1+1 layers of LSTM, both ways, 64 wide, attention multiplicative with W_O, "
          "position sinusoidal"),
     ],
@@ -82,7 +82,7 @@ def test_a_finished_run_says_so_and_fresh_moves_it_aside(tmp_path):
 
 def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
     (tmp_path / "own.tsv").write_bytes(b"a\tb\n\nno tab\nc\td\n")
-    result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "data.source=own.tsv")
+    result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "data.train=own.tsv")
     assert "  train     2 pairs kept, 2 dropped" in result.out
     assert "1 empty, skipped (first: line 2)" in result.out
     assert "1 cannot be read, skipped (first: line 3; 1 column instead of 2)" in result.out
@@ -96,10 +96,10 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         (["--config", "tiny.yaml", "--set", "training.stpes=5"], 2, "did you mean 'steps'?"),
         (["--config", "tiny.yaml", "--set", "steps=5"], 2, "write it as section.key=value"),
         (["--config", "tiny.yaml", "--set", "model.num_heads=7"], 2, "must be divisible by"),
-        (["--config", "tiny.yaml", "--set", "data.source=absent.tsv"], 1, "neither a file or"),
+        (["--config", "tiny.yaml", "--set", "data.train=absent.tsv"], 1, "neither a file or"),
         (["--config", "tiny.yaml", "--set", "tokenizer.words=klingon"], 2, "'klingon' is neither"),
-        (["--config", "tiny.yaml", "--set", "training.start_from=x"], 1, "No such file"),
-        (["--config", "tiny.yaml", "--set", "training.train_only=[x]"], 2, "no part 'x'"),
+        (["--config", "tiny.yaml", "--set", "training.init_from=x"], 1, "No such file"),
+        (["--config", "tiny.yaml", "--set", "training.trainable=[x]"], 2, "no part 'x'"),
         (["--config", "tiny.yaml", "--device", "cuda"], 2, "this machine has none"),
         (["--config", "tiny.yaml", "--device", "abacus"], 2, "invalid choice: 'abacus'"),
         (["--config", "tiny.yaml", "--run", "file/x"], 1, "Not a directory"),

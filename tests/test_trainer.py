@@ -95,16 +95,22 @@ def test_metrics_written_after_the_last_checkpoint_are_cut_off(tmp_path):
 )
 def test_micro_batches_equal_one_batch(tmp_path, kind, smoothing):
     settings = (
-        *KINDS[kind], "model.dropout=0", "model.inner_dropout=0", "data.limit=30",
-        "training.clip_norm=0", f"training.label_smoothing={smoothing}",
-    )  # fmt: skip
+        *KINDS[kind],
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+        "data.limit=30",
+        "training.clip_norm=0",
+        f"training.label_smoothing={smoothing}",
+    )
     one = trainer_for(tmp_path / "one", *settings, "training.batch_tokens=100000")
     many = trainer_for(tmp_path / "many", *settings, "training.batch_tokens=40")
     batches = len(many.stream.order)
     assert batches > 2
     many = trainer_for(
         tmp_path / "accumulated", *settings, "training.batch_tokens=40",
-        f"training.accumulate={batches}",
+        f"training.gradient_accumulation={batches}",
     )  # fmt: skip
     one.model.double()
     many.model.double()
@@ -117,7 +123,13 @@ def test_micro_batches_equal_one_batch(tmp_path, kind, smoothing):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
-    plain = (*KINDS[kind], "model.dropout=0", "model.inner_dropout=0")
+    plain = (
+        *KINDS[kind],
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+    )
     trainer = trainer_for(
         tmp_path / "run", *plain, "training.schedule=constant", "training.label_smoothing=0.1",
         "training.clip_norm=0.05",
@@ -208,7 +220,7 @@ def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
         trainer_for(tmp_path / "run", "model.d_model=8", "training.seed=9")
     data = tmp_path / "own.tsv"
     data.write_bytes(b"a b\tc d\ne\tf\n")
-    settings = (f"data.source={data}",)
+    settings = (f"data.train={data}",)
     trainer_for(tmp_path / "own", *settings).run()
     data.write_bytes(b"a b\tc d\ne\tg\n")
     with pytest.raises(CheckpointError, match="other sentence pairs"):
@@ -258,23 +270,23 @@ def test_what_should_come_out_is_never_too_long_to_be_produced(tmp_path, monkeyp
 def test_without_held_out_pairs_training_is_evaluated_alone(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"Good morning\tBuenos d\xc3\xadas\nGood night\tBuenas noches\n")
-    trainer = trainer_for(tmp_path / "run", f"data.source={data}")
+    trainer = trainer_for(tmp_path / "run", f"data.train={data}")
     trainer.run()
     assert {row["split"] for row in without_clock(trainer.run_folder.metrics)} == {"train"}
     with pytest.raises(DataError, match="has no held-out pairs to judge by"):
-        trainer_for(tmp_path / "best", f"data.source={data}", "evaluation.best_metric=loss")
+        trainer_for(tmp_path / "best", f"data.train={data}", "evaluation.best_metric=loss")
 
 
 def test_pairs_that_are_too_long_are_dropped_and_counted(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"a\tb\n" + b"x " * 70 + b"\tlong\nc\td\n" + b'"\t""\n')
-    trainer = trainer_for(tmp_path / "run", f"data.source={data}", "tokenizer.words=basic_english")
+    trainer = trainer_for(tmp_path / "run", f"data.train={data}", "tokenizer.words=basic_english")
     assert counts(trainer.corpus.train) == {"too_long": (1, 2), "one_sided": (1, 4)}
     assert trainer.corpus.train.report.dropped == 2
     assert len(trainer.encoded["train"]) == len(trainer.corpus.train) == 2
     with pytest.raises(DataError, match="no usable sentence pairs"):
-        trainer_for(tmp_path / "none", f"data.source={data}", "model.max_length=1",
-                    "model.position=none")  # fmt: skip
+        trainer_for(tmp_path / "none", f"data.train={data}", "model.max_length=1",
+                    "model.positional_encoding=none")  # fmt: skip
 
 
 def test_training_can_start_from_weights_and_train_a_part(tmp_path):
@@ -283,7 +295,7 @@ def test_training_can_start_from_weights_and_train_a_part(tmp_path):
     given = {name: value for name, value in weights(donor).items() if not name.startswith("head")}
     save_file(given, tmp_path / "given.safetensors")
     settings = (
-        f"training.start_from={tmp_path / 'given.safetensors'}", "training.train_only=[head]",
+        f"training.init_from={tmp_path / 'given.safetensors'}", "training.trainable=[head]",
     )  # fmt: skip
     trainer = trainer_for(tmp_path / "run", *settings)
     before = weights(trainer)
@@ -298,20 +310,24 @@ def test_training_can_start_from_weights_and_train_a_part(tmp_path):
 
 
 def test_the_parts_of_a_recurrent_model_have_names_to_start_from_and_to_train(tmp_path):
-    part = "encoder.layers.0.leftward"
-    given = {f"{part}.word.weight": torch.full((24, 16), 0.5)}
+    part = "encoder.layers.0.backward_rnn"
+    given = {f"{part}.input_proj.weight": torch.full((24, 16), 0.5)}
     save_file(given, tmp_path / "given.safetensors")
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", "model.bidirectional=true",
-        "model.attention=multiplicative", f"training.train_only=[{part}, decoder.attention]",
-        f"training.start_from={tmp_path / 'given.safetensors'}",
+        "model.attention=multiplicative", f"training.trainable=[{part}, decoder.attention]",
+        f"training.init_from={tmp_path / 'given.safetensors'}",
     )  # fmt: skip
     before = weights(trainer)
-    assert torch.equal(before[f"{part}.word.weight"], given[f"{part}.word.weight"])
+    assert torch.equal(before[f"{part}.input_proj.weight"], given[f"{part}.input_proj.weight"])
     trainer.step()
     after = weights(trainer)
     changed = {name for name in after if not torch.equal(before[name], after[name])}
-    own = {f"{part}.word.weight", f"{part}.state.weight", "decoder.attention.key.weight"}
+    own = {
+        f"{part}.input_proj.weight",
+        f"{part}.hidden_proj.weight",
+        "decoder.attention.key.weight",
+    }
     assert changed == own
 
 
@@ -325,14 +341,14 @@ def test_the_parts_of_a_recurrent_model_have_names_to_start_from_and_to_train(tm
 def test_weights_that_do_not_fit_are_refused(tmp_path, tensors, message):
     save_file(tensors, tmp_path / "given.safetensors")
     with pytest.raises(CheckpointError, match=message):
-        trainer_for(tmp_path / "run", f"training.start_from={tmp_path / 'given.safetensors'}")
+        trainer_for(tmp_path / "run", f"training.init_from={tmp_path / 'given.safetensors'}")
 
 
 def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
     apart = {}
-    for consistency in (1e-9, 20.0):  # the first draws its passes as the second, and weighs nothing
+    for rdrop_alpha in (1e-9, 20.0):  # the first draws its passes as the second, and weighs nothing
         trainer = trainer_for(
-            tmp_path / str(consistency), f"training.consistency={consistency}",
+            tmp_path / str(rdrop_alpha), f"training.rdrop_alpha={rdrop_alpha}",
             "training.steps=30", "model.dropout=0.3",
         )  # fmt: skip
         trainer.run()
@@ -340,41 +356,48 @@ def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
         sums = []
         for weight in (1e-9, 1.0):
             training_loss = TrainingLoss(
-                trainer.model, dataclasses.replace(trainer.config.training, consistency=weight)
+                trainer.model, dataclasses.replace(trainer.config.training, rdrop_alpha=weight)
             ).train()
             torch.manual_seed(1)
             sums.append(float(training_loss(*batch).objective.detach()))
-        apart[consistency] = sums[1] - sums[0]
+        apart[rdrop_alpha] = sums[1] - sums[0]
     assert apart[1e-9] > 2 * apart[20.0] > 0
 
 
 def test_two_passes_resume_to_the_same_bits(tmp_path):
-    whole = trainer_for(tmp_path / "whole", "training.consistency=2")
+    whole = trainer_for(tmp_path / "whole", "training.rdrop_alpha=2")
     whole.run()
-    first = trainer_for(tmp_path / "parts", "training.consistency=2")
+    first = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
     while first.state.step < 7:
         first.step()
     first.save()
-    second = trainer_for(tmp_path / "parts", "training.consistency=2")
+    second = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
     second.run()
     assert same_bits(weights(whole), weights(second))
 
 
 def test_passes_that_nothing_makes_differ_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="compares two passes that dropout makes differ"):
-        trainer_for(tmp_path, "training.consistency=1", "model.dropout=0", "model.inner_dropout=0")
+        trainer_for(
+            tmp_path,
+            "training.rdrop_alpha=1",
+            "model.dropout=0",
+            "model.self_attention_dropout=0",
+            "model.cross_attention_dropout=0",
+            "model.activation_dropout=0",
+        )
 
 
 def test_a_part_that_does_not_exist_cannot_be_trained(tmp_path):
     with pytest.raises(ConfigError, match="no part 'hed'; parts begin with decoder, encoder, head"):
-        trainer_for(tmp_path / "run", "training.train_only=[hed]")
+        trainer_for(tmp_path / "run", "training.trainable=[hed]")
 
 
 def test_the_tokenizer_sees_the_training_split_alone(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\tb\n")
     (tmp_path / "valid.tsv").write_bytes(b"a zebra\tb cebra\n")
     trainer = trainer_for(
-        tmp_path / "run", f"data.source={tmp_path / 'train.tsv'}",
+        tmp_path / "run", f"data.train={tmp_path / 'train.tsv'}",
         f"data.valid={tmp_path / 'valid.tsv'}",
     )  # fmt: skip
     assert "zebra" not in trainer.tokenizer.source.tokens
@@ -385,7 +408,7 @@ def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\tb\n")
     (tmp_path / "valid.tsv").write_bytes(b"a\tcebra\n")
     trainer = trainer_for(
-        tmp_path / "run", f"data.source={tmp_path / 'train.tsv'}",
+        tmp_path / "run", f"data.train={tmp_path / 'train.tsv'}",
         f"data.valid={tmp_path / 'valid.tsv'}",
     )  # fmt: skip
     with torch.no_grad():
@@ -398,7 +421,7 @@ def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
 def test_starting_over_moves_nothing_until_the_new_run_can_begin(tmp_path):
     trainer_for(tmp_path / "run").run()
     with pytest.raises(DataError):
-        trainer_for(tmp_path / "run", "data.source=absent.tsv", fresh=True)
+        trainer_for(tmp_path / "run", "data.train=absent.tsv", fresh=True)
     assert trainer_for(tmp_path / "run").is_finished
     fresh = trainer_for(tmp_path / "run", fresh=True)
     assert fresh.notes == [f"moved the old run to {tmp_path / 'run.old-1'}"]
@@ -407,7 +430,7 @@ def test_starting_over_moves_nothing_until_the_new_run_can_begin(tmp_path):
 
 def test_the_head_of_shared_embeddings_is_trained_by_its_own_name(tmp_path):
     trainer = trainer_for(
-        tmp_path / "run", "model.share_embeddings=target", "training.train_only=[head]"
+        tmp_path / "run", "model.tie_embeddings=target", "training.trainable=[head]"
     )
     trained = [name for name, value in trainer.model.named_parameters() if value.requires_grad]
     assert trained == ["decoder.embedding.weight", "head.bias"]
@@ -434,7 +457,7 @@ def test_a_signal_between_two_saves_is_followed_by_a_save(tmp_path):
 def test_sentences_too_short_for_bleu_have_none(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"Good night\tBuenas noches\n")
-    trainer = trainer_for(tmp_path / "run", f"data.source={data}")
+    trainer = trainer_for(tmp_path / "run", f"data.train={data}")
     trainer.evaluate()
     (row,) = without_clock(trainer.run_folder.metrics)
     assert row["bleu"] is None
@@ -447,7 +470,13 @@ def test_sentences_too_short_for_bleu_have_none(tmp_path):
     ids=["transformer", "gru", "lstm"],
 )
 def test_half_the_bits_train_nearly_the_same_and_keep_whole_weights(tmp_path, shape):
-    shape = (*shape, "model.dropout=0", "model.inner_dropout=0")
+    shape = (
+        *shape,
+        "model.dropout=0",
+        "model.self_attention_dropout=0",
+        "model.cross_attention_dropout=0",
+        "model.activation_dropout=0",
+    )
     whole = trainer_for(tmp_path / "whole", *shape)
     half = trainer_for(tmp_path / "half", *shape, "training.precision=bf16")
     for step in range(5):

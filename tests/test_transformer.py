@@ -40,7 +40,7 @@ def test_order_matters_with_positions_and_not_without():
     "change",
     [
         {"scale_embeddings": True}, {"activation": "gelu"}, {"scale_scores": False},
-        {"num_heads": 2}, {"position": "rotary"}, {"position": "none"},
+        {"num_heads": 2}, {"positional_encoding": "rotary"}, {"positional_encoding": "none"},
     ],
 )  # fmt: skip
 def test_every_setting_without_parameters_reaches_the_arithmetic(change):
@@ -50,7 +50,17 @@ def test_every_setting_without_parameters_reaches_the_arithmetic(change):
 
 
 def test_dropout_reaches_every_part_and_only_in_training():
-    model = build(ModelConfig(**MODERN | {"dropout": 0.5, "inner_dropout": 0.25}))
+    model = build(
+        ModelConfig(
+            **MODERN
+            | {
+                "dropout": 0.5,
+                "self_attention_dropout": 0.25,
+                "cross_attention_dropout": 0.25,
+                "activation_dropout": 0.25,
+            }
+        )
+    )
     rates = [module.dropout for module in model.modules() if hasattr(module, "dropout")]
     assert rates.count(0.5) == 2 + 2 * 2 + 3 * 3  # embeddings, and what each block adds
     assert rates.count(0.25) == 2 * 2 + 3 * 3  # attentions and feed-forward blocks

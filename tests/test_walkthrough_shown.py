@@ -129,10 +129,12 @@ def test_the_sheets_of_seq2seq_attention_can_be_followed_line_by_line(translator
     sentences = [block.sentence for block in narrate(both_ways, 3)]
     assert "Compare the state s of <EOS> with the states h of I, go: e = s · W h" in sentences
     assert "Put both states of I, go side by side: h = [left to right ; right to left]" in sentences
-    [leftward] = [block for block in narrate(both_ways, 3) if block.path.endswith("0.leftward")]
-    assert [table.rows[0].word for table in leftward.tables] == ["go", "I"]
+    [backward_rnn] = [
+        block for block in narrate(both_ways, 3) if block.path.endswith("0.backward_rnn")
+    ]
+    assert [table.rows[0].word for table in backward_rnn.tables] == ["go", "I"]
     assert "from right to left; the state after a word is (1-z)·n + z·(state before)" in (
-        leftward.sentence
+        backward_rnn.sentence
     )
 
 

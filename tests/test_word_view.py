@@ -38,7 +38,7 @@ TEXTS = ["Let's go to school.", "¿Qué pasa? (I go) 3.14", "আমি স্ক
 
 @pytest.fixture(scope="module")
 def bpe() -> BpeTokenizer:
-    return BpeTokenizer.train(TEXTS, TokenizerConfig(kind="bpe", max_size=45, min_frequency=1))
+    return BpeTokenizer.train(TEXTS, TokenizerConfig(kind="bpe", vocab_size=45, min_frequency=1))
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "school schools", "...", "Żółć пасха go"])
@@ -118,7 +118,7 @@ def test_the_encoder_looks_from_words_to_words():
 @pytest.fixture(scope="module")
 def piece_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("pieces") / "run"
-    trainer_for(path, "tokenizer.kind=bpe", "tokenizer.max_size=60", "model.source_end=true",
+    trainer_for(path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60", "model.source_eos=true",
                 "model.num_heads=2", "model.max_length=14").run()  # fmt: skip
     return path
 
@@ -161,7 +161,7 @@ def test_every_step_has_the_word_that_it_is_a_piece_of(walk):
 
 
 def test_a_sentence_of_one_word_has_no_reasons(tmp_path):
-    trainer = trainer_for(tmp_path, "tokenizer.kind=bpe", "tokenizer.max_size=60")
+    trainer = trainer_for(tmp_path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60")
     translator = Translator(trainer.model.eval(), trainer.tokenizer, trainer.config)
     for word in produced_words(walk_through(translator, "school")):
         assert (word.attention, word.why) == (pytest.approx([1.0]), [None])

@@ -150,7 +150,7 @@ def test_a_run_that_does_not_know_the_words_says_so(tmp_path, tiny):
 
 @pytest.mark.parametrize("sheet", ["lets-go", "lets-go-as-printed"])
 def test_the_sheets_vectors_are_decoded_with_a_head_of_its_own(sheet, tmp_path):
-    trained = run("train.py", "--config", "lets-go.yaml", "--set", f"training.start_from={sheet}",
+    trained = run("train.py", "--config", "lets-go.yaml", "--set", f"training.init_from={sheet}",
                   folder=tmp_path)  # fmt: skip
     assert trained.code == 0, trained.err
     assert "81, 15 of them trained" in trained.out

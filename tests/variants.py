@@ -11,7 +11,7 @@ SOURCE_VOCAB, TARGET_VOCAB = 13, 11
 
 MODERN = {
     "d_model": 16, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 3, "d_ff": 24,
-    "norm": "pre", "attention_output": True, "bias": True,
+    "norm": "pre", "output_projection": True, "bias": True,
 }  # fmt: skip
 
 TRANSFORMERS = {
@@ -19,40 +19,53 @@ TRANSFORMERS = {
     "seed-unscaled": ModelConfig(d_model=8, embedding_std=1.0, scale_scores=False),
     "pre-norm": ModelConfig(**MODERN),
     "post-norm": ModelConfig(**MODERN | {"norm": "post", "activation": "gelu"}),
-    "learned": ModelConfig(**MODERN | {"position": "learned", "max_length": 32}),
-    "rotary": ModelConfig(**MODERN | {"position": "rotary"}),
-    "no-position": ModelConfig(**MODERN | {"position": "none", "head_bias": False}),
-    "shared-target": ModelConfig(**MODERN | {"share_embeddings": "target"}),
+    "learned": ModelConfig(**MODERN | {"positional_encoding": "learned", "max_length": 32}),
+    "rotary": ModelConfig(**MODERN | {"positional_encoding": "rotary"}),
+    "no-position": ModelConfig(**MODERN | {"positional_encoding": "none", "head_bias": False}),
+    "shared-target": ModelConfig(**MODERN | {"tie_embeddings": "target"}),
     "shared-all": ModelConfig(
-        **MODERN | {"share_embeddings": "all", "scale_embeddings": True, "dropout": 0.3}
+        **MODERN | {"tie_embeddings": "all", "scale_embeddings": True, "dropout": 0.3}
     ),
 }
 
 LAYERED = {
     "kind": "recurrent", "d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2,
-    "position": "none", "bias": True, "embedding_std": 1.0,
+    "positional_encoding": "none", "bias": True, "embedding_std": 1.0,
 }  # fmt: skip
 
 RECURRENTS = {
-    "gru": ModelConfig(kind="recurrent", d_model=8, position="none", embedding_std=1.0),
+    "gru": ModelConfig(kind="recurrent", d_model=8, positional_encoding="none", embedding_std=1.0),
     "gru-unscaled": ModelConfig(
-        kind="recurrent", d_model=8, position="none", embedding_std=1.0, scale_scores=False
+        kind="recurrent",
+        d_model=8,
+        positional_encoding="none",
+        embedding_std=1.0,
+        scale_scores=False,
     ),
     "gru-none": ModelConfig(**LAYERED | {"attention": "none", "dropout": 0.3}),
     "gru-both-ways": ModelConfig(
-        **LAYERED | {"bidirectional": True, "attention": "multiplicative", "position": "learned"}
+        **LAYERED
+        | {"bidirectional": True, "attention": "multiplicative", "positional_encoding": "learned"}
     ),
     "lstm": ModelConfig(**LAYERED | {"cell": "lstm", "attention": "multiplicative"}),
     "lstm-both-ways": ModelConfig(
-        **LAYERED | {
-            "cell": "lstm", "bidirectional": True, "attention_output": True, "dropout": 0.3,
-            "inner_dropout": 0.2, "share_embeddings": "all", "scale_embeddings": True,
+        **LAYERED
+        | {
+            "cell": "lstm",
+            "bidirectional": True,
+            "output_projection": True,
+            "dropout": 0.3,
+            "self_attention_dropout": 0.2,
+            "cross_attention_dropout": 0.2,
+            "activation_dropout": 0.2,
+            "tie_embeddings": "all",
+            "scale_embeddings": True,
         }
     ),
     "lstm-none": ModelConfig(
         **LAYERED | {"cell": "lstm", "bidirectional": True, "attention": "none"}
     ),
-}  # fmt: skip
+}
 
 VARIANTS = TRANSFORMERS | RECURRENTS
 
@@ -60,7 +73,7 @@ VARIANTS = TRANSFORMERS | RECURRENTS
 def build(config: ModelConfig, seed: int = 0) -> EncoderDecoder:
     """A model in eval mode whose outputs are far from uniform."""
     torch.manual_seed(seed)
-    source_vocab = TARGET_VOCAB if config.share_embeddings == "all" else SOURCE_VOCAB
+    source_vocab = TARGET_VOCAB if config.tie_embeddings == "all" else SOURCE_VOCAB
     model = build_model(config, source_vocab, TARGET_VOCAB, PAD_ID)
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms start at constants otherwise

@@ -53,7 +53,7 @@ class Source:
 
 def sources_of(config: DataConfig) -> dict[str, Source]:
     """A source for each split that a config names; `train` is always there."""
-    place, columns = config.source, config.columns
+    place, columns = config.train, config.columns
     if isinstance(place, tuple) or path_of(place).is_file():
         found = {"train": file_source(place, columns)}
     elif place in shipped_corpora():
@@ -72,7 +72,7 @@ def sources_of(config: DataConfig) -> dict[str, Source]:
         return dataset_sources(place, config)
     else:
         raise DataError(
-            f"data.source: '{place}' is neither a file or folder here, nor a corpus that ships "
+            f"data.train: '{place}' is neither a file or folder here, nor a corpus that ships "
             f"({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as owner/name; "
             f"of two aligned files, name both: [a.en, a.es]{WHERE_FROM}"
         )
@@ -109,7 +109,7 @@ def shipped_source(corpus: str, split: str, columns: Columns) -> Source:
     return dataclasses.replace(source, name=f"{corpus} ({split})")
 
 
-def file_source(place: Place, columns: Columns, key: str = "source") -> Source:
+def file_source(place: Place, columns: Columns, key: str = "train") -> Source:
     """Two aligned files, or one file read by its ending; `key` is the setting that names them."""
     paths = [path_of(each) for each in (place if isinstance(place, tuple) else (place,))]
     for path in paths:
@@ -212,7 +212,7 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        place = self.config.source
+        place = self.config.train
         return place if isinstance(place, str) else " + ".join(place)
 
     @property
@@ -248,7 +248,7 @@ def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
     asked = {"test": config.data.split_test, "valid": config.data.split_valid}
     for name in asked:
         if asked[name] and name in sources:
-            raise DataError(f"data.split_{name}: {config.data.source} has such a split of its own")
+            raise DataError(f"data.split_{name}: {config.data.train} has such a split of its own")
     examined = {name: examine(name, source, config) for name, source in sources.items()}
     if any(asked.values()):
         refuse([examined["train"].split])
@@ -282,7 +282,7 @@ def refuse(splits: list[Split]) -> None:
 
 def examine(name: str, source: Source, config: Config) -> Examined:
     """Read a source once and judge each row by itself, then by the rows before it."""
-    report = Report(name, config.hygiene, source.unit)
+    report = Report(name, config.filters, source.unit)
     seed = config.data.split_seed.to_bytes(8, "little")
     kept = array("b")
     numbers, sources, pairs = array("q"), array("Q"), array("Q")

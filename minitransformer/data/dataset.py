@@ -162,7 +162,7 @@ def encoded_chunk(
     chunk: list[tuple[int, Pair]], tokenizer: PairTokenizer
 ) -> Iterator[tuple[tuple[int, Pair], list[int], list[int]]]:
     """Each pair with its ids; a side without tokens has no ids, not even an end marker."""
-    sides = [(tokenizer.source, tokenizer.source_end), (tokenizer.target, True)]
+    sides = [(tokenizer.source, tokenizer.source_eos), (tokenizer.target, True)]
     columns = []
     for place, (side, end) in enumerate(sides):
         rows = side.number_all((pair[place] for _, pair in chunk), end=end)
@@ -225,10 +225,10 @@ def stored_place(config: Config, sources: dict[str, Source]) -> Path:
         "format": FORMAT,
         "unicode": unicodedata.unidata_version,
         "data": asdict(config.data) | {"cache": ""},
-        "hygiene": asdict(config.hygiene),
+        "filters": asdict(config.filters),
         "tokenizer": asdict(config.tokenizer),
         "max_length": config.model.max_length,
-        "source_end": config.model.source_end,
+        "source_eos": config.model.source_eos,
         "content": {name: source.digest() for name, source in sources.items()},
     }
     key = sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
@@ -302,7 +302,7 @@ def load_stored(
             )
             findings = {defect: Finding(**finding) for defect, finding in data["findings"].items()}
             report = Report(
-                name, config.hygiene, data["unit"], data["dropped"], data["elsewhere"], findings
+                name, config.filters, data["unit"], data["dropped"], data["elsewhere"], findings
             )
             splits[name] = Split(name, sources.get(name, sources["train"]), kept, report)
             encoded[name] = EncodedSplit(Sentences(*arrays[:2]), Sentences(*arrays[2:]))

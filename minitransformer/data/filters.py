@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from minitransformer.data.readers import Columns, Row
 from minitransformer.data.tokenizer import normalize
-from minitransformer.settings import HygieneConfig
+from minitransformer.settings import FiltersConfig
 
 DEFECTS = {
     "malformed": "cannot be read",
@@ -46,7 +46,7 @@ class Report:
     """The findings of one split by the name of the defect."""
 
     split: str
-    policies: HygieneConfig
+    policies: FiltersConfig
     unit: str = "line"
     dropped: int = 0  # pairs, each counted once whatever its defects
     elsewhere: str = ""  # usable pairs that are not in this split, such as ", 90 split off"
@@ -74,7 +74,7 @@ class Report:
         """The lines of the defects that the config does not let pass."""
         shown = zip(self.findings.items(), self.lines(), strict=True)
         return [
-            f"{self.split}: {line}; hygiene.{defect} is error"
+            f"{self.split}: {line}; filters.{defect} is error"
             for (defect, finding), line in shown
             if finding.policy == "error"
         ]

@@ -102,12 +102,12 @@ def load_splits(name: str, subset: str) -> dict[str, Any]:
         return dict(datasets.load_dataset(name, subset or None, **options))
     except ConnectionError:
         raise DataError(
-            f"data.source: there is no file or folder '{name}'; as a name on the Hugging Face hub "
+            f"data.train: there is no file or folder '{name}'; as a name on the Hugging Face hub "
             "it is not in the cache, and the hub cannot be reached: download it where there is a "
             "network, and name its files or their folder"
         ) from None
     except Exception as error:  # what it raises depends on which library below it failed
-        raise DataError(f"data.source: {name}: {reason(error)}") from None
+        raise DataError(f"data.train: {name}: {reason(error)}") from None
 
 
 def refuse_mixed_folder(folder: Path) -> None:
@@ -116,7 +116,7 @@ def refuse_mixed_folder(folder: Path) -> None:
     if len(endings) != 1:
         there = "no" if not endings else "several kinds of"
         raise DataError(
-            f"data.source: {folder} has {there} csv, tsv, jsonl or parquet files; name one, or "
+            f"data.train: {folder} has {there} csv, tsv, jsonl or parquet files; name one, or "
             "call them train.…, valid.… and test.…; of two aligned files, name both: [a.en, a.es]"
         )
 

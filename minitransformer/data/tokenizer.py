@@ -166,7 +166,7 @@ class WordTokenizer:
             split,
             counts,
             min_frequency=config.min_frequency,
-            max_size=config.max_size or None,
+            max_size=config.vocab_size or None,
         )
 
     def __len__(self) -> int:
@@ -283,7 +283,7 @@ class BpeTokenizer:
 
         tokenizer = cls({}, [])
         trainer = trainers.BpeTrainer(
-            vocab_size=config.max_size + len(SPECIALS),
+            vocab_size=config.vocab_size + len(SPECIALS),
             min_frequency=config.min_frequency,
             special_tokens=list(SPECIALS),
             show_progress=False,
@@ -415,8 +415,8 @@ class PairTokenizer:
     def __init__(self, source: Tokenizer, target: Tokenizer, config: Config) -> None:
         self.source = source
         self.target = target
-        self.source_end = config.model.source_end
-        self.start_id = {"eos": EOS_ID, "bos": BOS_ID}[config.model.start_token]
+        self.source_eos = config.model.source_eos
+        self.start_id = {"eos": EOS_ID, "bos": BOS_ID}[config.model.decoder_start_token]
 
     @classmethod
     def train(cls, pairs: Iterable[tuple[str, str]], config: Config) -> "PairTokenizer":
@@ -437,7 +437,7 @@ class PairTokenizer:
         return self.source is self.target
 
     def encode_source(self, text: str) -> Encoded:
-        return self.source.encode(text, end=self.source_end)
+        return self.source.encode(text, end=self.source_eos)
 
     def encode_target(self, text: str) -> Encoded:
         return self.target.encode(text, end=True)
@@ -463,7 +463,7 @@ class PairTokenizer:
 
     def size_notes(self, config: Config) -> list[str]:
         """What to say when a vocabulary of pieces did not come out as large as it was asked for."""
-        asked = config.tokenizer.max_size
+        asked = config.tokenizer.vocab_size
         if config.tokenizer.kind != "bpe" or not asked:
             return []
         sides = {"both languages": self.source} if self.is_joint else {
@@ -477,5 +477,5 @@ class PairTokenizer:
             else:
                 why = f"every character of {name} is in it"
             if size != asked:
-                notes.append(f"tokenizer.max_size is {asked:,}, the vocabulary {size:,}: {why}")
+                notes.append(f"tokenizer.vocab_size is {asked:,}, the vocabulary {size:,}: {why}")
         return notes

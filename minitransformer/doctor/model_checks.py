@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
+from minitransformer.config import dropout_rates
 from minitransformer.data.batching import Batch, make_batch, pad
 from minitransformer.data.dataset import EncodedPair, EncodedSplit
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS, UNK_ID, PairTokenizer
@@ -232,8 +233,8 @@ def word_order(patient: Patient) -> Finding:
     moved, least = float((logits - otherwise).abs().max()), 1e-12 * float(logits.abs().max())
     which = "whose inner words stand" if is_recurrent else "read"
     told = f"a source {which} backwards moves logits by {shown(moved)}"
-    if settings.position == "none" and not is_recurrent:
-        return Finding(name, OK, f"{told} (model.position is none)")
+    if settings.positional_encoding == "none" and not is_recurrent:
+        return Finding(name, OK, f"{told} (model.positional_encoding is none)")
     if noticed <= least:
         return Finding(
             name,
@@ -336,7 +337,7 @@ def other_choices(produced: list[list[Choice]], forced: Tensor, tolerance: float
 def same_twice(patient: Patient) -> Finding:
     """A model that was left in training mode translates a sentence the same way every time."""
     model, batch, start_id, config = patient
-    dropout = max(config.model.dropout, config.model.inner_dropout)
+    dropout = max(dropout_rates(config.model).values())
     limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
     with torch.random.fork_rng(devices=[]), training(model):
         first, second = (
@@ -437,8 +438,14 @@ def one_batch_by_heart(
     # What makes a training careful is in the way of learning by heart.
     config = replace(
         config,
-        model=replace(config.model, dropout=0.0, inner_dropout=0.0),
-        training=replace(config.training, label_smoothing=0.0, consistency=0.0, weight_decay=0.0),
+        model=replace(
+            config.model,
+            dropout=0.0,
+            self_attention_dropout=0.0,
+            cross_attention_dropout=0.0,
+            activation_dropout=0.0,
+        ),  # fmt: skip,
+        training=replace(config.training, label_smoothing=0.0, rdrop_alpha=0.0, weight_decay=0.0),
     )
     losses: list[float] = []
     with torch.random.fork_rng(devices=[]):
@@ -525,7 +532,7 @@ def examine_before_training(trainer: Trainer) -> None:
         return
     pairs = few_pairs(trainer.encoded["train"])
     patient = new_patient(trainer.model, pairs, trainer.tokenizer, trainer.config)
-    is_fresh = trainer.state.step == 0 and not trainer.config.training.start_from
+    is_fresh = trainer.state.step == 0 and not trainer.config.training.init_from
     findings = quick_checks(patient, is_fresh=is_fresh)
     for finding in findings:
         if finding.verdict == FAILED:

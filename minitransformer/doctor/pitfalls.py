@@ -159,7 +159,7 @@ BREAKAGES = {
             (transformer.Transformer, "rotary_positions", without_angles),
         ),
         recurrent="a recurrent encoder notices the order of words without positions",
-        settings=("data.source=reverse", "data.limit=600"),
+        settings=("data.train=reverse", "data.limit=600"),
         steps=600,
     ),
     "scale": Breakage(
@@ -204,7 +204,7 @@ BREAKAGES = {
         shows="Every translation is made by a model with holes, and by another one each time.",
         check="same twice",
         places=tuple((module, "evaluating", as_it_is) for module in (search, judging, beam)),
-        settings=("model.dropout=0.3", "model.inner_dropout=0.3"),
+        settings=("model.dropout=0.3", "model.cross_attention_dropout=0.3"),
     ),
 }
 

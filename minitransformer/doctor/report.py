@@ -71,7 +71,7 @@ class Report:
         pairs = few_pairs(prepared.encoded["train"])
         patient = new_patient(model, pairs, prepared.tokenizer, config)
         # Weights to start from belong to a training, which examines them by itself.
-        drawn = ", without training.start_from" if config.training.start_from else ""
+        drawn = ", without training.init_from" if config.training.init_from else ""
         self.section(f"A fresh model{drawn}, on {count_of(pairs)} of the corpus")
         self.add(quick_checks(patient, is_fresh=True))
         self.add([one_batch_by_heart(pairs, prepared.tokenizer, config)])

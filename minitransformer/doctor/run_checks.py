@@ -19,7 +19,7 @@ SERIOUS = {
     "malformed": "look at these rows; data.columns may name others, or a separator is missing",
     "not_utf8": "convert the file to UTF-8, and what is lost comes back",
     "header": "the first row is taken for sentences elsewhere: remove it from the file",
-    "overlap": "held-out scores are too good; hygiene.overlap: skip keeps such pairs out of "
+    "overlap": "held-out scores are too good; filters.overlap: skip keeps such pairs out of "
     "training",
 }
 

@@ -256,10 +256,10 @@ def main(arguments: list[str]) -> int:
     take_interrupts()
     options = parse(arguments)
     config = RunFolder(options.run).load_config()
-    task = config.data.source
+    task = config.data.train
     if not isinstance(task, str) or task not in TASKS:
         raise DataError(
-            f"{options.run} was trained on {config.data.source}: what comes of what is known only "
+            f"{options.run} was trained on {config.data.train}: what comes of what is known only "
             f"for the generated tasks ({', '.join(TASKS)})"
         )
     if config.model.attention == "none":

@@ -51,9 +51,12 @@ class StateRecomputation:
         yield "is_read", stage.is_read, known.to(stage.is_read.device)
         state = layer.start(inputs[:1]) if is_encoder else self.carried[own]  # each part [1, W]
         places = range(len(inputs))
-        for place in reversed(places) if stage.is_leftward else places:
+        for place in reversed(places) if stage.is_backward else places:
             word = tensors_of(stage, place)
-            from_word, from_state = layer.word(inputs[[place]]), layer.state(word["before"])
+            from_word, from_state = (
+                layer.input_proj(inputs[[place]]),
+                layer.hidden_proj(word["before"]),
+            )
             names = ("before",) if isinstance(stage, GruStage) else ("before", "cell_before")
             for name, carried in zip(names, state, strict=True):
                 yield f"{name}[{place}]", word[name], carried
@@ -61,7 +64,7 @@ class StateRecomputation:
             for name, value in formulas(word, from_word, from_state):
                 yield f"{name}[{place}]", word[name], value
             state = tuple(word[name] for name in ("state", "cell") if name in word)
-        if stage.is_leftward:  # after the way from left to right
+        if stage.is_backward:  # after the way from left to right
             self.states.append(stage.state)
             parts = zip(self.carried[own], state, strict=True)
             state = tuple(torch.cat(both, dim=-1) for both in parts)
@@ -123,7 +126,7 @@ class Recomputation:
                 yield from self.recurrent.stage(stage, self.block_input)
                 self.stream = stage.state
                 layer = self.model.get_submodule(stage.path.rpartition(".")[0])
-                if getattr(layer, "leftward", None) is None:  # which reads the same once more
+                if getattr(layer, "backward_rnn", None) is None:  # which reads the same once more
                     self.block_input = self.stream
             case JoinedStage():
                 yield from self.joined(stage)
@@ -226,9 +229,9 @@ class Recomputation:
     def feed_forward(self, stage: FeedForwardStage) -> Again:
         block = self.model.get_submodule(stage.path)
         assert isinstance(block, FeedForward)
-        yield "widened", stage.widened, block.widen(self.block_input)
-        yield "hidden", stage.hidden, block.activation(stage.widened)
-        yield "output", stage.output, block.narrow(stage.hidden)
+        yield "pre_activation", stage.pre_activation, block.fc1(self.block_input)
+        yield "hidden", stage.hidden, block.activation(stage.pre_activation)
+        yield "output", stage.output, block.fc2(stage.hidden)
         self.update = stage.output
 
 

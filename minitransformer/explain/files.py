@@ -31,9 +31,9 @@ tokens, S tokens that are looked at, H heads, D d_model, K d_head, F d_ff, V voc
                  query [H, T, K], key [H, S, K], value [H, S, K], scores, scaled [H, T, S],
                  allowed [T, S] (the mask), weights [H, T, S], context [H, T, K], output [T, D];
                  from step 2 on, key and value of a cross-attention are null: those of step 1
-  feed_forward   tokens, widened [T, F], hidden [T, F], output [T, D]
+  feed_forward   tokens, pre_activation [T, F], hidden [T, F], output [T, D]
   residual       block, tokens, states [T, D] + update [T, D] = total [T, D]
-  gru, lstm      a recurrent layer, W its width: tokens, is_leftward, is_read [T] (false: skipped),
+  gru, lstm      a recurrent layer, W its width: tokens, is_backward, is_read [T] (false: skipped),
                  before [T, W], candidate [T, W], state [T, W]; of a GRU also reset and update, of
                  an LSTM input, forget, output, cell_before and cell
   joined         tokens, parts (names of the two), first [T, W], second [T, W], output [T, 2W]

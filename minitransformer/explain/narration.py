@@ -195,7 +195,7 @@ def recurrence_sentence(stage: GruStage | LstmStage) -> str:
     cell, formula, words = CELLS[type(stage)], FORMULAS[type(stage)], listed(stage.tokens)
     if stage.path.startswith("decoder"):
         return f"Read {words} with {cell}; its state s is {formula}"
-    way = "right to left" if stage.is_leftward else "left to right"
+    way = "right to left" if stage.is_backward else "left to right"
     return f"Read {words} with {cell}, from {way}; the state after a word is {formula}"
 
 
@@ -230,7 +230,7 @@ def tell_recurrence(
 ) -> Iterator[Block]:
     """A block for the layer, with a table for each word, in the order in which it reads them."""
     tables, words = [], list(enumerate(stage.tokens))
-    for place, token in reversed(words) if stage.is_leftward else words:
+    for place, token in reversed(words) if stage.is_backward else words:
         if not stage.is_read[place]:
             rows = [vector("state, as it was", stage.state[place], token, precision)]
         else:
@@ -364,7 +364,7 @@ def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
             rows += vectors("after", stage.after, stage.tokens, precision)
             yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
         case FeedForwardStage():
-            rows = vectors("widened", stage.widened, stage.tokens, precision)
+            rows = vectors("pre_activation", stage.pre_activation, stage.tokens, precision)
             rows += vectors("hidden", stage.hidden, stage.tokens, precision)
             rows += vectors("output", stage.output, stage.tokens, precision)
             yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])

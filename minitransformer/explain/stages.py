@@ -78,11 +78,11 @@ class AttentionStage:
 
 @dataclass(frozen=True)
 class FeedForwardStage:
-    """Each position by itself: widened, bent, narrowed."""
+    """Position-wise feed-forward network: Linear, activation, Linear."""
 
     path: str
     tokens: list[str]
-    widened: Float[Tensor, "tokens d_ff"]
+    pre_activation: Float[Tensor, "tokens d_ff"]
     hidden: Float[Tensor, "tokens d_ff"]
     output: Float[Tensor, "tokens d_model"]
 
@@ -105,7 +105,7 @@ class RecurrenceStage:
 
     path: str
     tokens: list[str]
-    is_leftward: bool
+    is_backward: bool
     is_read: Bool[Tensor, " tokens"]  # False for words that were taken out: the state stays
     before: Float[Tensor, "tokens width"]  # the state that each word meets
     candidate: Float[Tensor, "tokens width"]
@@ -231,7 +231,7 @@ def transformer_stages(
             stage = FeedForwardStage(
                 path=f"{path}.feed_forward",
                 tokens=labels.tokens,
-                widened=tensors[f"{path}.feed_forward.widened"][0],
+                pre_activation=tensors[f"{path}.feed_forward.pre_activation"][0],
                 hidden=tensors[f"{path}.feed_forward.hidden"][0],
                 output=tensors[f"{path}.feed_forward.output"][0],
             )
@@ -316,11 +316,11 @@ def encoder_layer(
 ) -> Generator[Stage, None, Tensor]:
     """A layer's way from left to right, and if it has one, the way back; returns its states."""
     tokens, is_read = labels.tokens, labels.source_mask[0]
-    right = recurrence_stage(layer.rightward, f"{path}.rightward", tensors, tokens, is_read)
+    right = recurrence_stage(layer.forward_rnn, f"{path}.forward_rnn", tensors, tokens, is_read)
     yield right
-    if layer.leftward is None:
+    if layer.backward_rnn is None:
         return right.state
-    left = recurrence_stage(layer.leftward, f"{path}.leftward", tensors, tokens, is_read)
+    left = recurrence_stage(layer.backward_rnn, f"{path}.backward_rnn", tensors, tokens, is_read)
     yield left
     both = tensors[f"{path}.output"][0]
     parts = ("left to right", "right to left")
@@ -341,7 +341,7 @@ def recurrence_stage(
         if f"{path}.{each.name}" in tensors
     }
     return stage(
-        path=path, tokens=tokens, is_leftward=layer.is_leftward, is_read=is_read.clone(), **values
+        path=path, tokens=tokens, is_backward=layer.is_backward, is_read=is_read.clone(), **values
     )
 
 

@@ -314,7 +314,7 @@ def hyperparameters(config: Config) -> tuple[Any, Any]:
 
     They stand in the run's own events, so that the final metrics are the run's own scalars.
     """
-    values = {"data.source": shown_value(config.data.source)}
+    values = {"data.train": shown_value(config.data.train)}
     for section in HYPERPARAMETERS:
         for key, value in dataclasses.asdict(getattr(config, section)).items():
             values[f"{section}.{key}"] = shown_value(value)
@@ -349,7 +349,7 @@ class TensorBoard(Watcher):
 
     def on_start(self, trainer: Trainer) -> None:
         self.translator = Translator(trainer.model, trainer.tokenizer, trainer.config)
-        self.probes = choose_probes(trainer.config.logging.probes, trainer.corpus.splits)
+        self.probes = choose_probes(trainer.config.logging.examples, trainer.corpus.splits)
         self.tokens, self.seconds = 0, 0.0  # since the last time they were written
         self.events = EventFile(trainer.run_folder.events, trainer.state.event_bytes)
         if self.events.is_new:
@@ -372,10 +372,10 @@ class TensorBoard(Watcher):
         if self.probes:
             words = [*trainer.tokenizer.target.tokens, *(probe.source for probe in self.probes)]
             found.append(fonts.missing_note(without_controls(word) for word in words))
-        if isinstance(trainer.config.logging.probes, tuple):
+        if isinstance(trainer.config.logging.examples, tuple):
             source = trainer.tokenizer.source
             found += [
-                f"logging.probes: unknown {source.unknown_name} '{printable(word)}'"
+                f"logging.examples: unknown {source.unknown_name} '{printable(word)}'"
                 f"{did_you_mean(word, source.ids)}"
                 for probe in self.probes
                 for word in trainer.tokenizer.encode_source(probe.source).unknown

@@ -54,7 +54,7 @@ def token_lines(text: str, tokenizer: PairTokenizer) -> Iterator[str]:
 
 def side_lines(title: str, text: str, side: Tokenizer, tokenizer: PairTokenizer) -> Iterator[str]:
     """The tokens that one side makes of a text, and where it cuts what should stay whole."""
-    encoded = side.encode(text, end=side is tokenizer.target or tokenizer.source_end)
+    encoded = side.encode(text, end=side is tokenizer.target or tokenizer.source_eos)
     unknown = encoded.ids.count(UNK_ID)
     known = f"{len(side) - len(SPECIALS):,} {side.token_name}s known"
     yield f"\n{title} ({known}): {counted(len(encoded.ids), 'token')}, {unknown} unknown"

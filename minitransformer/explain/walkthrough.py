@@ -103,7 +103,7 @@ def walk_through(
         raise DataError("there is no word to walk through")
     places = translator.fit(list(range(len(encoded.ids))))  # those that the model takes
     hidden = [place + 1 in experiment.hidden for place in places]
-    if all(hidden[: len(places) - tokenizer.source_end]):
+    if all(hidden[: len(places) - tokenizer.source_eos]):
         raise DataError("every source word is hidden; leave one")
     tokens = [encoded.tokens[place] for place in places]
     source = [f"({token})" if hidden[n] else token for n, token in enumerate(tokens)]

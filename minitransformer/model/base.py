@@ -77,9 +77,9 @@ class EncoderDecoder(nn.Module, ABC):
         self.head = head
         self.pad_id = pad_id
         self.embedding_std = config.embedding_std
-        if config.share_embeddings in ("target", "all"):
+        if config.tie_embeddings in ("target", "all"):
             self.head.weight = self.decoder.embedding.weight
-        if config.share_embeddings == "all":
+        if config.tie_embeddings == "all":
             assert self.encoder.embedding.weight.shape == self.decoder.embedding.weight.shape
             self.encoder.embedding.weight = self.decoder.embedding.weight
 

@@ -58,20 +58,20 @@ def head_loss(
     head: nn.Linear,
     labels: Int[Tensor, " labels"],
     label_smoothing: float = 0.0,
-    consistency: float = 0.0,
+    rdrop_alpha: float = 0.0,
 ) -> HeadLoss:
     """Return the cross-entropy of the head's logits, summed over the labels.
 
-    With `consistency` c, the states are those of two dropout passes, one after the other, and the
-    objective is the mean of both cross-entropies plus c (KL(p ‖ q) + KL(q ‖ p)) / 2: half of
-    R-Drop's loss (Liang et al., 2021) with α = 2c.
+    With `rdrop_alpha` α, the states are those of two dropout passes, one after the other, and the
+    objective is the mean of both cross-entropies plus α/2 (KL(p ‖ q) + KL(q ‖ p)) / 2: half of
+    R-Drop's loss (Liang et al., 2021), which adds both cross-entropies up.
     """
     logits = head(states)  # [P·N, V]
-    if not consistency:
+    if not rdrop_alpha:
         objective = cross_entropy(logits, labels, label_smoothing)
     else:
         both = cross_entropy(logits, labels.repeat(2), label_smoothing)
-        objective = both / 2 + consistency * symmetric_kl(*logits.chunk(2))
+        objective = both / 2 + rdrop_alpha / 2 * symmetric_kl(*logits.chunk(2))
     first = logits[: len(labels)].detach()
     num_right = (first.argmax(dim=-1) == labels).sum()
     return HeadLoss(objective, cross_entropy(first, labels), num_right)
@@ -84,7 +84,7 @@ class TrainingLoss(nn.Module):
         super().__init__()
         self.model = model
         self.label_smoothing = config.label_smoothing
-        self.consistency = config.consistency
+        self.rdrop_alpha = config.rdrop_alpha
         self.precision = config.precision
 
     def forward(
@@ -96,7 +96,7 @@ class TrainingLoss(nn.Module):
         """Return the loss of all labels that are not padding; the head computes no others."""
         is_label = target_output != self.model.pad_id  # [B, T]
         labels = target_output[is_label]  # [N]
-        if self.consistency:  # every sentence twice, each time with a dropout mask of its own
+        if self.rdrop_alpha:  # every sentence twice, each time with a dropout mask of its own
             source, target_input, is_label = (
                 torch.cat((each, each)) for each in (source, target_input, is_label)
             )
@@ -105,7 +105,7 @@ class TrainingLoss(nn.Module):
             memory = self.model.encode(source)
             states = self.model.decode_states(target_input, memory)[is_label]  # [P·N, D]
         states = states.to(head.weight.dtype)  # logits need all of their digits
-        return chunked_head_loss(states, head, labels, self.label_smoothing, self.consistency)
+        return chunked_head_loss(states, head, labels, self.label_smoothing, self.rdrop_alpha)
 
 
 # The largest buffer of logits. On a CPU 6 MB: enough rows for fast products, few enough to stay in
@@ -123,7 +123,7 @@ def chunked_head_loss(
     head: nn.Linear,
     labels: Int[Tensor, " labels"],
     label_smoothing: float = 0.0,
-    consistency: float = 0.0,
+    rdrop_alpha: float = 0.0,
 ) -> HeadLoss:
     """Return what `head_loss` returns, computed chunk by chunk.
 
@@ -132,7 +132,7 @@ def chunked_head_loss(
     step takes 27 % less time than with one `functional.cross_entropy`, and 200 MB less memory.
     """
     results = ChunkedHeadLoss.apply(  # type: ignore[no-untyped-call]
-        states, head.weight, head.bias, labels, label_smoothing, consistency
+        states, head.weight, head.bias, labels, label_smoothing, rdrop_alpha
     )
     return HeadLoss(*results)
 
@@ -148,10 +148,10 @@ class ChunkedHeadLoss(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         label_smoothing: float,
-        consistency: float,
+        rdrop_alpha: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         total, ctx.gradients = chunked_gradients(
-            states, weight, bias, labels, label_smoothing, consistency,
+            states, weight, bias, labels, label_smoothing, rdrop_alpha,
             is_wanted=ctx.needs_input_grad[:3],
         )  # fmt: skip
         ctx.mark_non_differentiable(total.loss, total.num_right)
@@ -170,7 +170,7 @@ def chunked_gradients(
     bias: Tensor | None,
     labels: Tensor,
     label_smoothing: float,
-    consistency: float,
+    rdrop_alpha: float,
     is_wanted: tuple[bool, bool, bool],
 ) -> tuple[HeadLoss, list[Tensor | None]]:
     """Return the sums, and the objective's gradients for states, weight and bias where wanted."""
@@ -184,7 +184,7 @@ def chunked_gradients(
     uniform = label_smoothing / len(weight)  # what the target distribution gives to every token
     weight_sum = weight.sum(dim=0)  # [D]; the sum of a row's logits is a product with it
     bias_sum = states.new_zeros(()) if bias is None else bias.sum()
-    passes = 2 if consistency else 1
+    passes, kl_weight = 2 if rdrop_alpha else 1, rdrop_alpha / 2
     by_pass = states.reshape(passes, len(labels), states.shape[1])  # [P, N, D]
     rows = max(1, rows_per_chunk(weight) // passes)
     buffer = states.new_empty(passes * min(rows, len(labels)), len(weight))  # one for all chunks
@@ -196,7 +196,7 @@ def chunked_gradients(
             logits += bias
         at_label = logits.gather(1, label)
         highest = logits.amax(dim=1, keepdim=True)
-        log_ratio = torch.sub(*logits.chunk(passes)) if consistency else None  # [C, V]
+        log_ratio = torch.sub(*logits.chunk(passes)) if rdrop_alpha else None  # [C, V]
         probabilities = torch.softmax(logits, dim=1, out=logits)  # [P·C, V]
         # log Σ exp(logit - highest); the largest probability is never too small for a logarithm
         log_sum = -probabilities.amax(dim=1, keepdim=True).log()
@@ -208,8 +208,8 @@ def chunked_gradients(
         smoothed = (1 - label_smoothing) * nll.sum() + label_smoothing * (highest + log_sum).sum()
         objective += (smoothed - uniform * sum_of_logits) / passes
         if log_ratio is not None:
-            kl = add_kl_gradient(probabilities, log_ratio, highest + log_sum, consistency)
-            objective += consistency / 2 * kl
+            kl = add_kl_gradient(probabilities, log_ratio, highest + log_sum, kl_weight)
+            objective += kl_weight / 2 * kl
         if not any(is_wanted):
             continue
         # The gradient for the logits is softmax - target distribution; its uniform part comes last.
@@ -232,7 +232,7 @@ def chunked_gradients(
 
 
 def add_kl_gradient(
-    probabilities: Tensor, log_ratio: Tensor, log_sums: Tensor, consistency: float
+    probabilities: Tensor, log_ratio: Tensor, log_sums: Tensor, kl_weight: float
 ) -> Tensor:
     """Return KL(p‖q) + KL(q‖p), summed over the rows, and add its gradient to `probabilities`.
 
@@ -243,9 +243,9 @@ def add_kl_gradient(
     log_ratio -= torch.sub(*log_sums.chunk(2))  # log p/q
     to_q = torch.linalg.vecdot(p, log_ratio)[:, None]  # KL(p‖q)
     to_p = -torch.linalg.vecdot(q, log_ratio)[:, None]
-    log_ratio *= consistency
-    difference = (p - q).mul_(consistency)
-    p.addcmul_(p, log_ratio - consistency * to_q).add_(difference)
-    q.addcmul_(q, log_ratio + consistency * to_p, value=-1).sub_(difference)
+    log_ratio *= kl_weight
+    difference = (p - q).mul_(kl_weight)
+    p.addcmul_(p, log_ratio - kl_weight * to_q).add_(difference)
+    q.addcmul_(q, log_ratio + kl_weight * to_p, value=-1).sub_(difference)
     total: Tensor = to_q.sum() + to_p.sum()
     return total

@@ -73,7 +73,8 @@ class LearnedPositions(nn.Module):
     def forward(self, start: int, stop: int) -> Float[Tensor, "length d_model"]:
         if stop > len(self.table):
             raise DataError(
-                f"a sentence needs {stop} places, model.position: learned has {len(self.table)}; "
+                f"a sentence needs {stop} positions, model.positional_encoding: learned has "
+                f"{len(self.table)}; "
                 "raise model.max_length and train again, or shorten it"
             )
         return self.table[start:stop]

@@ -90,14 +90,14 @@ def lstm_step(
 class Recurrence(nn.Module):
     """A GRU or LSTM layer in one direction: state_t = step(W x_t, U state_{t-1})."""
 
-    def __init__(self, config: ModelConfig, width: int, *, is_leftward: bool = False) -> None:
+    def __init__(self, config: ModelConfig, width: int, *, is_backward: bool = False) -> None:
         super().__init__()
         self.cell = config.cell
         self.width = width
-        self.is_leftward = is_leftward
+        self.is_backward = is_backward
         gates = GATES[config.cell] * width
-        self.word = Linear(config.d_model, gates, bias=config.bias)
-        self.state = Linear(width, gates, bias=config.bias)
+        self.input_proj = Linear(config.d_model, gates, bias=config.bias)
+        self.hidden_proj = Linear(width, gates, bias=config.bias)
 
     def start(self, inputs: Tensor) -> State:
         """Return the state before the first word: zeros."""
@@ -110,10 +110,10 @@ class Recurrence(nn.Module):
         is_read: Bool[Tensor, "batch length"] | None = None,
     ) -> tuple[Float[Tensor, "batch length width"], State]:
         """Return the state after each word, and the last; padding leaves the state as it was."""
-        from_words = self.word(inputs).unbind(dim=1)  # T times [B, G·W], one product for all
+        from_words = self.input_proj(inputs).unbind(dim=1)  # T times [B, G·W], one product for all
         places = range(inputs.shape[1])
         states, steps = {}, {}
-        for place in reversed(places) if self.is_leftward else places:
+        for place in reversed(places) if self.is_backward else places:
             before = state
             step, state = self.read(from_words[place], before)
             if is_read is not None:
@@ -133,7 +133,7 @@ class Recurrence(nn.Module):
 
     def read(self, from_word: Tensor, state: State) -> tuple[GruStep | LstmStep, State]:
         """Read one word; returns the values of the step and the state after it."""
-        from_state = self.state(state[0])
+        from_state = self.hidden_proj(state[0])
         if self.cell == "gru":
             gru = gru_step(from_word, from_state, state[0])
             return gru, (gru.state,)
@@ -147,23 +147,23 @@ def stacked(steps: dict[int, dict[str, Tensor]], name: str) -> Float[Tensor, "ba
 
 
 class EncoderRecurrence(nn.Module):
-    """A recurrent encoder layer; a bidirectional one returns [h_rightward ; h_leftward]."""
+    """A recurrent encoder layer; a bidirectional one returns [h_forward ; h_backward]."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.d_model // 2 if config.bidirectional else config.d_model
-        self.rightward = Recurrence(config, width)
-        self.leftward = (
-            Recurrence(config, width, is_leftward=True) if config.bidirectional else None
+        self.forward_rnn = Recurrence(config, width)
+        self.backward_rnn = (
+            Recurrence(config, width, is_backward=True) if config.bidirectional else None
         )
 
     def forward(
         self, inputs: Float[Tensor, "batch length d_model"], is_read: Bool[Tensor, "batch length"]
     ) -> tuple[Float[Tensor, "batch length d_model"], State]:
         """Return the states of both directions side by side, and the last state of each."""
-        output, last = self.rightward(inputs, self.rightward.start(inputs), is_read)
-        if self.leftward is not None:
-            other, last_other = self.leftward(inputs, self.leftward.start(inputs), is_read)
+        output, last = self.forward_rnn(inputs, self.forward_rnn.start(inputs), is_read)
+        if self.backward_rnn is not None:
+            other, last_other = self.backward_rnn(inputs, self.backward_rnn.start(inputs), is_read)
             output = torch.cat((output, other), dim=-1)  # [B, T, D]
             last = tuple(torch.cat(parts, dim=-1) for parts in zip(last, last_other, strict=True))
             tap(self, output=output)
@@ -190,20 +190,20 @@ class SourceAttention(nn.Module):
     """Attention of the decoder's states s to the encoder's states h (Luong et al., 2015, 3.1).
 
     score = s · h or sᵀ W h; context = Σ softmax(score) h; the output is [context ; s], or
-    tanh(W_c [context ; s]) with `attention_output`.
+    tanh(W_c [context ; s]) with `output_projection`.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         d_model = config.d_model
         self.scale_scores = config.scale_scores
-        self.dropout = config.inner_dropout
+        self.dropout = config.cross_attention_dropout
         self.is_off = False  # an intervention: with its values zero, the context is zero
         # W of e = sᵀ W h; applied to h it makes the key that s is compared with
         self.key = (
             Linear(d_model, d_model, bias=False) if config.attention == "multiplicative" else None
         )
-        self.output = Linear(2 * d_model, d_model, bias=False) if config.attention_output else None
+        self.output = Linear(2 * d_model, d_model, bias=False) if config.output_projection else None
 
     def forward(
         self, states: States, memory: Memory

@@ -49,9 +49,9 @@ class Embedding(nn.Module):
         self.scale = config.d_model**0.5 if config.scale_embeddings else 1.0
         self.dropout = config.dropout
         self.positions: SinusoidalPositions | LearnedPositions | None = None
-        if config.position == "sinusoidal":
+        if config.positional_encoding == "sinusoidal":
             self.positions = SinusoidalPositions(config.d_model)
-        elif config.position == "learned":
+        elif config.positional_encoding == "learned":
             self.positions = LearnedPositions(config.d_model, config.max_length)
 
     def forward(self, ids: Int[Tensor, "batch length"], start: int = 0) -> States:
@@ -75,17 +75,17 @@ class MultiHeadAttention(nn.Module):
     the encoder's output.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
         super().__init__()
         d_model = config.d_model
         self.num_heads = config.num_heads
         self.scale_scores = config.scale_scores
-        self.dropout = config.inner_dropout
+        self.dropout = dropout  # of the weights
         self.query = Linear(d_model, d_model, bias=config.bias)
         self.key = Linear(d_model, d_model, bias=config.bias)
         self.value = Linear(d_model, d_model, bias=config.bias)
         self.output = (
-            Linear(d_model, d_model, bias=config.bias) if config.attention_output else None
+            Linear(d_model, d_model, bias=config.bias) if config.output_projection else None
         )
 
     def forward(
@@ -137,20 +137,20 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.widen = Linear(config.d_model, config.d_ff, bias=config.bias)
-        self.narrow = Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.fc1 = Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.fc2 = Linear(config.d_ff, config.d_model, bias=config.bias)
         activations: dict[str, Callable[[Tensor], Tensor]] = {
             "relu": functional.relu,
             "gelu": functional.gelu,
         }
         self.activation = activations[config.activation]
-        self.dropout = config.inner_dropout
+        self.dropout = config.activation_dropout
 
     def forward(self, x: States) -> States:
-        widened = self.widen(x)  # [B, L, F]
-        hidden = self.activation(widened)
-        output: Tensor = self.narrow(dropout(hidden, self.dropout, self.training))
-        tap(self, widened=widened, hidden=hidden, output=output)
+        pre_activation = self.fc1(x)  # [B, L, F]
+        hidden = self.activation(pre_activation)
+        output: Tensor = self.fc2(dropout(hidden, self.dropout, self.training))
+        tap(self, pre_activation=pre_activation, hidden=hidden, output=output)
         return output
 
 
@@ -184,7 +184,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config)
+        self.self_attention = MultiHeadAttention(config, config.self_attention_dropout)
         self.self_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config) if config.d_ff else None
         self.feed_forward_residual = Residual(config) if config.d_ff else None
@@ -215,9 +215,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config)
+        self.self_attention = MultiHeadAttention(config, config.self_attention_dropout)
         self.self_attention_residual = Residual(config)
-        self.cross_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config, config.cross_attention_dropout)
         self.cross_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config) if config.d_ff else None
         self.feed_forward_residual = Residual(config) if config.d_ff else None
@@ -314,7 +314,7 @@ class Transformer(EncoderDecoder):
             head=Linear(config.d_model, target_vocab_size, bias=config.head_bias),
             pad_id=pad_id,
         )
-        self.rotary = config.position == "rotary"
+        self.rotary = config.positional_encoding == "rotary"
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
         """Return the encoder's output with the mask of the source's padding."""
@@ -350,7 +350,7 @@ class Transformer(EncoderDecoder):
         return [f"decoder.layers.{number}.cross_attention" for number in numbers]
 
     def rotary_positions(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
-        """Return the positions of these tokens, or None where `model.position` is not rotary."""
+        """Return the positions of these tokens, or None if the model does not rotate by them."""
         if not self.rotary:
             return None
         return torch.arange(start, start + ids.shape[1], device=ids.device)

@@ -128,7 +128,7 @@ def first_while_reading(values: dict[str, Tensor], model: nn.Module, name: str) 
 
     def first_word(each: str) -> int:
         is_bad = ~own[each].isfinite().all(dim=2).all(dim=0)  # [T]
-        order = is_bad.flip(0) if layer.is_leftward else is_bad
+        order = is_bad.flip(0) if layer.is_backward else is_bad
         return int(order.nonzero().flatten()[0]) if is_bad.any() else len(is_bad)
 
     return min(own, key=first_word)

@@ -25,14 +25,14 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
 
 
 def freeze_all_but(model: nn.Module, prefixes: tuple[str, ...]) -> None:
-    """Train only the modules named by `training.train_only`; an empty list trains everything."""
+    """Train only the modules named by `training.trainable`; an empty list trains everything."""
     # A shared tensor goes by each of its names: `head` trains what it shares, too.
     named = list(model.named_parameters(remove_duplicate=False))
     for prefix in prefixes:
         if not any(is_within(name, prefix) for name, _ in named):
             parts = sorted({name.split(".")[0] for name, _ in named})
             raise ConfigError(
-                f"training.train_only: the model has no part '{prefix}'; "
+                f"training.trainable: the model has no part '{prefix}'; "
                 f"parts begin with {', '.join(parts)}"
             )
     model.requires_grad_(not prefixes)

@@ -19,13 +19,23 @@ from minitransformer.training.distributed import Ranks
 from minitransformer.training.optimizer import AdamW
 
 MAY_CHANGE = {
-    "training.steps", "training.patience", "training.save_every",
-    "training.keep_checkpoints", "training.processes", "training.join_timeout",
+    "training.steps",
+    "training.patience",
+    "training.save_every",
+    "training.keep_checkpoints",
+    "training.processes",
+    "training.join_timeout",
     "training.step_timeout",
-    "evaluation.every", "evaluation.train_pairs", "evaluation.batch_size", "evaluation.average",
-    "evaluation.samples", "logging.tensorboard", "logging.every", "logging.probes",
-}  # fmt: skip
-ABOUT_PAIRS = ("data.", "hygiene.")  # these may, too, as long as the same pairs come of them
+    "evaluation.every",
+    "evaluation.train_pairs",
+    "evaluation.batch_size",
+    "evaluation.average_checkpoints",
+    "evaluation.samples",
+    "logging.tensorboard",
+    "logging.every",
+    "logging.examples",
+}
+ABOUT_PAIRS = ("data.", "filters.")  # these may, too, as long as the same pairs come of them
 
 
 def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:

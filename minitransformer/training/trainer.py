@@ -141,7 +141,7 @@ class Trainer:
         with self.ranks.same_fate():
             if not beginning.resumes:
                 self.load_starting_weights(starting_weights)
-            freeze_all_but(self.model, config.training.train_only)
+            freeze_all_but(self.model, config.training.trainable)
             self.optimizer = AdamW(self.model, config.training)
             if self.ranks.is_first:
                 self.open_run(beginning, fresh=fresh)
@@ -185,7 +185,9 @@ class Trainer:
         began = time.perf_counter()
         training, ranks, step = self.config.training, self.ranks, self.state.step + 1
         rate = learning_rate(step, training)
-        batches = [self.stream.next().to(self.device) for _ in range(training.accumulate)]
+        batches = [
+            self.stream.next().to(self.device) for _ in range(training.gradient_accumulation)
+        ]
         (num_tokens,) = ranks.totals(sum(batch.num_target_tokens for batch in batches))
         total_loss = num_right = 0.0
         self.training_loss.train()
@@ -293,8 +295,8 @@ class Trainer:
         self.model = build_model(self.config.model, *sizes, PAD_ID).to(self.device)
 
     def load_starting_weights(self, weights: dict[str, Tensor] | None) -> None:
-        """Load the weights of `training.start_from`; `wrap` sends them to the other processes."""
-        where = self.config.training.start_from
+        """Load the weights of `training.init_from`; `wrap` sends them to the other processes."""
+        where = self.config.training.init_from
         if where and self.ranks.is_first:
             weights = weights or read_tensors(Path(where).resolve())
             copy_into(model_tensors(self.model), weights, where)

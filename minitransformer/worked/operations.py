@@ -84,7 +84,7 @@ def our_layer(
 ) -> Tensor:
     """Our MultiHeadAttention with one head and a sheet's matrices."""
     queries, looked_at = matrix(queries), matrix(looked_at)
-    config = ModelConfig(d_model=queries.shape[1], attention_output=True)
+    config = ModelConfig(d_model=queries.shape[1], output_projection=True)
     layer = MultiHeadAttention(config).double()
     assert layer.output is not None
     for linear, weight in (

@@ -48,11 +48,11 @@ def shipped_weights(name: str) -> dict[str, Tensor] | None:
     """A shipped sheet's tensors to start a training from; None where `name` is something else."""
     if name not in SHIPPED or Path(name).is_file():
         if name and not Path(name).exists() and (meant := did_you_mean(name, SHIPPED)):
-            raise ConfigError(f"training.start_from: there is no file '{name}'{meant}")
+            raise ConfigError(f"training.init_from: there is no file '{name}'{meant}")
         return None
     sheet = load_shipped(name)
     if not sheet.model:
-        raise ConfigError(f"training.start_from: the sheet '{name}' has no weights of a model")
+        raise ConfigError(f"training.init_from: the sheet '{name}' has no weights of a model")
     return {key: tensor.float() for key, tensor in sheet_weights(sheet).items()}
 
 
@@ -62,7 +62,7 @@ def build_sheet_model(sheet: Sheet) -> EncoderDecoder:
     places = tensors.get("encoder.embedding.positions.table", torch.zeros(1))
     config = ModelConfig(
         d_model=tensors["encoder.embedding.weight"].shape[1],
-        position="learned",
+        positional_encoding="learned",
         max_length=len(places),
         scale_scores=False,
     )

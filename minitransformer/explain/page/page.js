@@ -15,7 +15,7 @@ const EXPLANATIONS = {
   "cross-attention": "The decoder asks, the encoder's memory answers: this is where the translation looks at the source.",
   residual: "What a block found is added to the line that runs through everything.",
   norm: "Each row is shifted and scaled to mean 0 and spread 1; then each number has a gain, and maybe a bias, of its own.",
-  feed_forward: "Each token by itself: widened, bent, narrowed.",
+  feed_forward: "Each token by itself: pre_activation, bent, narrowed.",
   head: "A number for every word of the vocabulary; the softmax makes probabilities of them, and the largest is taken, unless a word is forced.",
 };
 const topicOf = (stage) => stage.look || stage.kind;

@@ -44,7 +44,7 @@ function handedOn(looks) {
   const box = (text) => make("span", {class: "memory"}, text);
   const ways = walk().encoder.filter(isRecurrent);
   if (!ways.length) return [box("= memory")];
-  const isBothWays = ways.some((way) => way.is_leftward);
+  const isBothWays = ways.some((way) => way.is_backward);
   const told = (text) => make("span", {class: "quiet"}, `${hasManyLayers() ? "in each layer, " : ""}${text}where the decoder begins`);
   if (!looks) return [box(isBothWays ? "= last states" : "= last state"), told("")];
   return [box("= memory"), told(isBothWays ? "the last states of both ways are " : "its last state is ")];

@@ -202,16 +202,16 @@ function explainNorm(walk, step, stage, row, column) {
 
 /** The hidden layer of a feed-forward block; that of a ReLU is not stored but made here. */
 const hiddenOf = (stage, row, f) =>
-  (stage.hidden ? at(stage.hidden, row, f) : Math.max(at(stage.widened, row, f), 0));
+  (stage.hidden ? at(stage.hidden, row, f) : Math.max(at(stage.pre_activation, row, f), 0));
 
 function explainFeedForward(walk, step, stage, part, row, column) {
   const token = tokensOf(walk, step)[row];
-  if (part === "widened") {
+  if (part === "pre_activation") {
     return projection(`Widened “${token}”, number ${column}: what comes in, times a matrix`, stage, "widen",
                       (d) => at(stage.input, row, d), column);
   }
   if (part === "hidden") {
-    const before = at(stage.widened, row, column);
+    const before = at(stage.pre_activation, row, column);
     return {title: `Hidden “${token}”, number ${column}`, value: hiddenOf(stage, row, column),
             formula: [before], note: `${stage.activation} of it`};
   }

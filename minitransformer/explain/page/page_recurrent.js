@@ -33,7 +33,7 @@ const capital = (text) => (text.length > 1 ? text[0].toUpperCase() + text.slice(
 
 /** The title of a stage that only recurrent models have. */
 function recurrentTitle(stage) {
-  if (isRecurrent(stage)) return stage.kind.toUpperCase() + (isInEncoder(stage) ? `, ${READS_FROM[stage.is_leftward]}` : "");
+  if (isRecurrent(stage)) return stage.kind.toUpperCase() + (isInEncoder(stage) ? `, ${READS_FROM[stage.is_backward]}` : "");
   if (stage.kind === "joined") return isInEncoder(stage) ? "Both ways side by side" : "[context ; s]";
   return {attention: isByStates(stage) ? "Attention" : undefined, narrowed: "Narrow"}[stage.kind];
 }
@@ -93,14 +93,14 @@ function originOf(walk, step, stage, part, row, k) {
   const what = part === "before" ? "state" : "cell";
   if (step > 1) return `The ${what} after “${walk.steps[step - 2].fed}”, as step ${step - 1} has left it.`;
   if (step === 0) {
-    const earlier = walk.source[stage.is_leftward ? row + 1 : row - 1];
+    const earlier = walk.source[stage.is_backward ? row + 1 : row - 1];
     return earlier === undefined ? "No word was read yet: every number is 0." : `The ${what} after “${earlier}”.`;
   }
   const ways = walk.encoder.filter((each) => isRecurrent(each) && layerOf(each) === layerOf(stage));
   const width = ways[0].state[2];
   const way = ways[Math.floor(k / width)];
-  const last = walk.source[way.is_leftward ? 0 : walk.source.length - 1];
-  return `Here the decoder begins: number ${k % width} of the encoder's ${what} after “${last}”, the last that it read from ${READS_FROM[way.is_leftward]}.`;
+  const last = walk.source[way.is_backward ? 0 : walk.source.length - 1];
+  return `Here the decoder begins: number ${k % width} of the encoder's ${what} after “${last}”, the last that it read from ${READS_FROM[way.is_backward]}.`;
 }
 
 /** σ or tanh of W · word + U · state; what a GRU's candidate sees of the state, reset decides. */

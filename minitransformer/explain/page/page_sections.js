@@ -6,7 +6,7 @@ const columnsOf = (count) => range(count).map(String);
 
 /** A matrix of a stage: a row per token of the step. */
 function plain(step, stage, part, about, explain, value) {
-  const reference = stage[part] ?? stage.widened;  // what is made here has the shape of what it is made of
+  const reference = stage[part] ?? stage.pre_activation;  // what is made here has the shape of what it is made of
   return matrix({name: part, about, rows: tokensOf(walk(), step), columns: columnsOf(reference[2]), explain,
                  value: value ?? ((row, column) => at(reference, row, column)), file: fileName(stage, part)});
 }
@@ -38,7 +38,7 @@ const sections = {
     plain(step, stage, "after", "", (row, column) => explainNorm(walk(), step, stage, row, column)))],
   feed_forward: (step, stage) => {
     const explain = (part) => (row, column) => explainFeedForward(walk(), step, stage, part, row, column);
-    return [make("div", {class: "equation"}, plain(step, stage, "widened", "", explain("widened")),
+    return [make("div", {class: "equation"}, plain(step, stage, "pre_activation", "", explain("pre_activation")),
       plain(step, stage, "hidden", stage.activation, explain("hidden"), (row, column) => hiddenOf(stage, row, column)),
       plain(step, stage, "output", "", explain("output")))];
   },

@@ -41,7 +41,7 @@ from minitransformer.model.transformer import FeedForward, MultiHeadAttention
 from minitransformer.translator import length_remarks
 
 BLOCKS = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ff"}
-WAYS = {"rightward": "", "leftward": ".back", "joined": ".join"}
+WAYS = {"forward_rnn": "", "backward_rnn": ".back", "joined": ".join"}
 AFTER_LAYERS = {"attention": "cross.0", "attention.joined": "join", "attention.output": "narrow"}
 
 
@@ -54,7 +54,7 @@ def key_of(path: str) -> str:
     if parts[:1] != ["layers"]:
         return path.rpartition(".")[2]
     number, *names = parts[1:]
-    block = names[0] if names else "rightward"  # a decoder's layer has no other way
+    block = names[0] if names else "forward_rnn"  # a decoder's layer has no other way
     if block in WAYS:
         return f"read.{number}{WAYS[block]}"
     name = f"{BLOCKS[block.removesuffix('_residual')]}.{number}"
@@ -162,7 +162,7 @@ class StageTeller:
             data["names"] = stage.names._asdict()
             data["hidden_keys"] = places_without(stage.allowed[0])
         if isinstance(stage, GruStage | LstmStage):
-            data |= {"is_leftward": stage.is_leftward, "skipped": places_without(stage.is_read)}
+            data |= {"is_backward": stage.is_backward, "skipped": places_without(stage.is_read)}
             data |= {"words": self.input, **self.linears(stage.path)}  # an LSTM's input is a gate
         if isinstance(stage, JoinedStage):
             data["parts"] = stage.parts
@@ -199,7 +199,7 @@ class StageTeller:
             case GruStage() | LstmStage():
                 self.stream = data["state"]
                 layer = self.model.get_submodule(stage.path.rpartition(".")[0])
-                if getattr(layer, "leftward", None) is None:  # which reads the same once more
+                if getattr(layer, "backward_rnn", None) is None:  # which reads the same once more
                     self.input = self.stream
 
     def linears(self, path: str) -> dict[str, Any]:
