@@ -58,7 +58,7 @@ def train(
     from minitransformer.console import Console
     from minitransformer.doctor.model_checks import examine_before_training
     from minitransformer.run import RunFolder
-    from minitransformer.training.callbacks import Watcher
+    from minitransformer.training.callbacks import Callback
     from minitransformer.training.distributed import init_distributed, own_device
     from minitransformer.training.trainer import Trainer
     from minitransformer.translator import choose_device
@@ -68,23 +68,23 @@ def train(
         take_interrupts()
     device = own_device(choose_device(options.device), config.training.processes)
     with init_distributed(workers, device, config.training.join_timeout) as ranks:
-        watchers: list[Watcher] = [Console()] if ranks.is_first else []
+        callbacks: list[Callback] = [Console()] if ranks.is_first else []
         if config.logging.tensorboard and ranks.is_first:
             from minitransformer.explain.tensorboard import TensorBoard
 
-            watchers.append(TensorBoard())
+            callbacks.append(TensorBoard())
         run = RunFolder(run_path)
         if workers:
             workers.before_exit = run.release
-        with ranks.same_fate():
+        with ranks.propagate_errors():
             if ranks.is_first:
                 run.hold()
         try:
             trainer = Trainer(
-                config, run, device, watchers, fresh=options.fresh,
+                config, run, device, callbacks, fresh=options.fresh,
                 starting_weights=shipped_weights(config.training.init_from), ranks=ranks,
             )  # fmt: skip
-            with ranks.same_fate():
+            with ranks.propagate_errors():
                 examine_before_training(trainer)
             return trainer.run()
         finally:

@@ -10,7 +10,7 @@ from benchmarks.measuring import interleaved
 from minitransformer.command_line import say
 from minitransformer.config import changed_keys, find_config, load_config
 from minitransformer.data.batching import BatchStream
-from minitransformer.data.dataset import EncodedSplit, prepare
+from minitransformer.data.dataset import EncodedSplit, prepare_dataset
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import DataError, UsageError
 from minitransformer.evaluation import Evaluation, evaluate
@@ -71,7 +71,7 @@ def contestants(
 def contestant(name: str, begin: Path, source: Path, sets: list[str]) -> Contestant:
     """A contestant by its name, with which its run's path ends."""
     steps = load_config(source, sets).training.steps
-    # Drawing, and evaluating more often, would be a part of the time.
+    # Drawing, and eval_mode more often, would be a part of the time.
     sets = [*sets, "logging.tensorboard=false", f"evaluation.every={steps}",
             "evaluation.train_pairs=1"]  # fmt: skip
     run = begin.with_name(f"{begin.name}-{name}")
@@ -105,19 +105,19 @@ def tested(each: Contestant) -> Tested:
     if of_model := [key for key in changed if key.startswith("model.")]:
         raise DataError(f"{each.run} has another {', '.join(of_model)}; choose another --runs")
     translator = Translator.load(each.run)
-    prepared = prepare(each.config, translator.tokenizer)
-    if translator.data_fingerprint != prepared.fingerprint:
+    dataset = prepare_dataset(each.config, translator.tokenizer)
+    if translator.data_fingerprint != dataset.fingerprint:
         raise DataError(f"{each.run} was begun with other sentence pairs; choose another --runs")
-    held_out = [name for name in ("test", "valid") if name in prepared.corpus.splits]
+    held_out = [name for name in ("test", "valid") if name in dataset.corpus.splits]
     if not held_out:
         raise DataError("no pairs to test with; name some with --set data.test=FILE")
-    split = prepared.corpus.splits[held_out[0]]
+    split = dataset.corpus.splits[held_out[0]]
     found = evaluate(
-        translator.model, list(split), prepared.encoded[split.name], translator.tokenizer,
+        translator.model, list(split), dataset.encoded[split.name], translator.tokenizer,
         each.config,
     )  # fmt: skip
     say(f"{each.run} ({translator.checkpoint}): BLEU {found.bleu.details}")
-    return Tested(each, translator, prepared.encoded["train"], split.name, found)
+    return Tested(each, translator, dataset.encoded["train"], split.name, found)
 
 
 def training_rates(tests: list[Tested]) -> list[list[float]]:

@@ -16,13 +16,13 @@ from torch.nn import functional
 
 from benchmarks.torch_model import Embedding, TorchModel
 from minitransformer.checkpoint import load_weights, model_tensors
-from minitransformer.data.batching import Batch, BatchStream, mix, pad
-from minitransformer.data.dataset import EncodedPair, Prepared
+from minitransformer.data.batching import Batch, BatchStream, fold_in, pad
+from minitransformer.data.dataset import Dataset, EncodedPair
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
 from minitransformer.errors import ConfigError, DataError
 from minitransformer.evaluation import batches_by_length
-from minitransformer.run import RunFolder, State, planned
-from minitransformer.search import most_probable
+from minitransformer.run import RunFolder, TrainerState, planned
+from minitransformer.search import top_tokens
 from minitransformer.settings import Config
 from minitransformer.training.optimizer import AdamW, learning_rate
 
@@ -94,21 +94,21 @@ def summed_loss(model: TorchModel, batch: Batch, label_smoothing: float) -> Tens
 class Training:
     """A run of it in a folder, which goes on where it was stopped."""
 
-    def __init__(self, config: Config, run: RunFolder, prepared: Prepared) -> None:
+    def __init__(self, config: Config, run: RunFolder, dataset: Dataset) -> None:
         self.config, self.settings = config, config.training
         self.run_folder = run
-        self.state = State(data_fingerprint=prepared.fingerprint)
+        self.state = TrainerState(data_fingerprint=dataset.fingerprint)
         torch.manual_seed(self.settings.seed)
-        self.model = build(config, prepared.tokenizer)
+        self.model = build(config, dataset.tokenizer)
         self.optimizer = AdamW(self.model, self.settings)
         self.stream = BatchStream(
-            prepared.encoded["train"],
+            dataset.encoded["train"],
             batch_tokens=self.settings.batch_tokens,
             seed=self.settings.seed,
-            start_id=prepared.tokenizer.start_id,
+            start_id=dataset.tokenizer.start_id,
         )
         if not run.has_started:
-            run.create(config, prepared.tokenizer)
+            run.create(config, dataset.tokenizer)
             return
         checkpoint = run.load_newest([], for_training=True)
         if checkpoint.state.data_fingerprint != self.state.data_fingerprint:
@@ -135,7 +135,7 @@ class Training:
         self.model.train()
         batches = [self.stream.next() for _ in range(settings.gradient_accumulation)]
         tokens = sum(batch.num_target_tokens for batch in batches)
-        torch.manual_seed(mix(settings.seed, number))  # no random state needs saving
+        torch.manual_seed(fold_in(settings.seed, number))  # no random state needs saving
         for batch in batches:
             (summed_loss(self.model, batch, settings.label_smoothing) / tokens).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or float("inf"))
@@ -145,7 +145,7 @@ class Training:
 
     def save(self) -> None:
         self.run_folder.save(
-            self.state, model_tensors(self.model), self.optimizer.memory, self.config
+            self.state, model_tensors(self.model), self.optimizer.state, self.config
         )
 
 
@@ -168,7 +168,7 @@ def greedy(model: TorchModel, source: Tensor, start_id: int, limit: int) -> list
     is_done = torch.zeros(len(source), dtype=torch.bool)
     while target.shape[1] <= limit and not is_done.all():
         logits = model.generator(model.decode(target, memory, source)[:, -1])  # [B, V]
-        ids = most_probable(logits, 1)[1][:, 0].masked_fill(is_done, PAD_ID)
+        ids = top_tokens(logits, 1)[1][:, 0].masked_fill(is_done, PAD_ID)
         is_done |= ids == EOS_ID
         target = torch.cat([target, ids[:, None]], dim=1)
     return [[id for id in row if id not in (EOS_ID, PAD_ID)] for row in target[:, 1:].tolist()]

@@ -22,7 +22,7 @@ from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS
 from minitransformer.export import write_ctranslate2
 from minitransformer.model.transformer import Transformer
-from minitransformer.search import Search, produced_ids
+from minitransformer.search import SearchConfig, produced_ids
 
 STEPS = 14
 OURS = "ours"
@@ -38,8 +38,10 @@ class OurDecoder:
         self.beam = beam
 
     def decode(self, sentences: list[list[int]], steps: int) -> list[list[int]]:
-        limits = [steps] * len(sentences)
-        return produced_ids(self.model, pad(sentences), BOS_ID, limits, Search(self.beam))
+        max_lengths = [steps] * len(sentences)
+        return produced_ids(
+            self.model, pad(sentences), BOS_ID, max_lengths, SearchConfig(self.beam)
+        )
 
 
 def decoders(size: Size, folder: Path, beam: int) -> dict[str, Decoder]:

@@ -35,7 +35,7 @@ def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, i
             torch.device("cpu"), [board],
         )  # fmt: skip
         board.on_start(trainer)
-        evaluating, writing = [], []
+        eval_mode, writing = [], []
         for repeat in range(REPEATS + 1):
             began = time.perf_counter()
             evaluations = evaluate_splits(
@@ -46,14 +46,14 @@ def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, i
             trainer.state.step = repeat
             board.on_evaluation(trainer, evaluations)
             if repeat:  # the first one warms up
-                evaluating.append(middle - began)
+                eval_mode.append(middle - began)
                 writing.append(time.perf_counter() - middle)
         board.events.close()
         model = trainer.config.model
         layers = model.num_encoder_layers + 2 * model.num_decoder_layers
         pairs = sum(map(len, trainer.texts.values()))
     return (
-        statistics.median(evaluating),
+        statistics.median(eval_mode),
         statistics.median(writing),
         pairs,
         layers * len(board.probes),
@@ -71,9 +71,9 @@ def main() -> None:
         ("`tiny.yaml`", "tiny.yaml", ()),
         ("4+4 layers × 128", "copy.yaml", DEEP + changes),
     ):
-        evaluating, writing, pairs, pictures = measure(config, settings)
-        share = writing / evaluating
-        print(f"| {name} | {pairs:,} | {pictures} | {evaluating:.2f} s | {writing:.3f} s "
+        eval_mode, writing, pairs, pictures = measure(config, settings)
+        share = writing / eval_mode
+        print(f"| {name} | {pairs:,} | {pictures} | {eval_mode:.2f} s | {writing:.3f} s "
               f"| {share:.1%} |")  # fmt: skip
 
 

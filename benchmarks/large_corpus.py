@@ -48,7 +48,7 @@ def load(source: str, cache: str, kind: str) -> dict[str, float]:
     import torchtext.vocab  # noqa: F401 - loaded before, so as not to be counted as the corpus
 
     from minitransformer.data.batching import BatchStream
-    from minitransformer.data.dataset import prepare
+    from minitransformer.data.dataset import prepare_dataset
     from minitransformer.settings import Config, DataConfig, TokenizerConfig
 
     config = Config(
@@ -59,11 +59,11 @@ def load(source: str, cache: str, kind: str) -> dict[str, float]:
     )
     libraries = current_bytes()
     began = time.perf_counter()
-    prepared = prepare(config)
+    dataset = prepare_dataset(config)
     seconds = time.perf_counter() - began
-    train = prepared.encoded["train"]
+    train = dataset.encoded["train"]
     loaded, peak = current_bytes() - libraries, peak_bytes() - libraries
-    stream = BatchStream(train, batch_tokens=4000, seed=1, start_id=prepared.tokenizer.start_id)
+    stream = BatchStream(train, batch_tokens=4000, seed=1, start_id=dataset.tokenizer.start_id)
     for _ in stream.order:
         stream.next()
     return {

@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from benchmarks.workload import LONGEST, ORDER_SEED, VOCABULARY, Size, corpus
-from minitransformer.data.batching import BatchStream, mix
+from minitransformer.data.batching import BatchStream, fold_in
 from minitransformer.data.dataset import EncodedSplit, Sentences
 from minitransformer.data.tokenizer import BOS_ID, PAD_ID
 from minitransformer.model.base import EncoderDecoder, build_model
@@ -73,15 +73,15 @@ class Worker:
         for _ in range(count):
             self.steps += 1
             batch = self.stream.next()
-            (num_tokens,) = self.ranks.totals(batch.num_target_tokens)
-            torch.manual_seed(mix(1, self.steps, self.ranks.rank << 32))
+            (num_tokens,) = self.ranks.all_reduce_sum(batch.num_target_tokens)
+            torch.manual_seed(fold_in(1, self.steps, self.ranks.rank << 32))
             result = self.loss(*batch)
             (result.objective * (self.ranks.world_size / num_tokens)).backward()
-            self.ranks.totals(float(result.loss), int(result.num_right))
+            self.ranks.all_reduce_sum(float(result.loss), int(result.num_right))
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step(TRAINING.learning_rate)
             tokens += int(num_tokens)
-            self.ranks.largest(0)  # has anybody been asked to stop?
+            self.ranks.all_reduce_max(0)  # has anybody been asked to stop?
         return tokens
 
 

@@ -4,7 +4,7 @@ python -m benchmarks.quality --config tatoeba-bn --set data.train=… --seeds 1 
 
 Ours is trained by train.py, the other one as benchmarks/baseline.py says, on the same batches for
 as many steps. Both then translate the test split greedily. What is finished in FOLDER is not
-trained again, what was stopped goes on. Minutes are those of the steps (ours: and of evaluating
+trained again, what was stopped goes on. Minutes are those of the steps (ours: and of eval_mode
 once, at the end) on the same cores: processes in ours, threads in torch's.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.measuring import print_table, write_json
 from minitransformer import metrics
 from minitransformer.command_line import run_command, say
 from minitransformer.config import load_config
-from minitransformer.data.dataset import prepare
+from minitransformer.data.dataset import prepare_dataset
 from minitransformer.data.tokenizer import normalize
 from minitransformer.errors import DataError, UserError
 from minitransformer.evaluate import TestSet, of_split, read_files
@@ -94,17 +94,17 @@ def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
     steps = [] if options.steps is None else [f"training.steps={options.steps}"]
     sets = [*options.set, *steps, f"training.seed={seed}", "logging.tensorboard=false"]
     config = load_config(find_config(options.config), sets)
-    # Only what is told at the end is asked for: evaluating more often would be a part of the time.
+    # Only what is told at the end is asked for: eval_mode more often would be a part of the time.
     sets += [f"evaluation.every={config.training.steps}", "evaluation.train_pairs=1"]
     config = load_config(find_config(options.config), sets)
     baseline.refuse_what_torch_has_not(config)
-    test = test_set(prepare(config).corpus.splits, options.references)
+    test = test_set(prepare_dataset(config).corpus.splits, options.references)
     path = options.runs / f"ours-seed-{seed}"
     train_ours(path, config, find_config(options.config), sets)
 
     translator = Translator.load(path, checkpoint="last")  # as torch's
-    prepared = prepare(config, translator.tokenizer)
-    if translator.data_fingerprint != prepared.fingerprint:
+    dataset = prepare_dataset(config, translator.tokenizer)
+    if translator.data_fingerprint != dataset.fingerprint:
         raise DataError(f"{path} was begun with other sentence pairs; choose another --runs")
     ours = config.training.processes * config.training.threads
     torch.set_num_threads(options.threads or ours or os.cpu_count() or 1)
@@ -117,16 +117,16 @@ def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
 
     run = RunFolder(options.runs / f"torch-seed-{seed}")
     is_finished(run, config)
-    training = baseline.Training(config, run, prepared)
+    training = baseline.Training(config, run, dataset)
     training.run()
-    rows = [translator.fit(prepared.tokenizer.encode_source(text).ids) for text in test.sources]
+    rows = [translator.fit(dataset.tokenizer.encode_source(text).ids) for text in test.sources]
     ids = baseline.translate(
-        training.model, rows, prepared.tokenizer.start_id, config.model.max_length,
+        training.model, rows, dataset.tokenizer.start_id, config.model.max_length,
         config.evaluation.batch_size,
     )  # fmt: skip
     theirs = Result(
         seed, len(test.sources), parameters(training.model), training.state.seconds / 60,
-        *scored([prepared.tokenizer.target.decode(each) for each in ids], test, config),
+        *scored([dataset.tokenizer.target.decode(each) for each in ids], test, config),
     )  # fmt: skip
     say(f"{TORCHS}, seed {seed}: BLEU {theirs.bleu.value}, chrF {theirs.chrf.value}")
     return {OURS: our_result, TORCHS: theirs}

@@ -76,7 +76,7 @@ def main() -> None:
             model.zero_grad()
 
         def decode(model: EncoderDecoder = model, source: torch.Tensor = source) -> None:
-            greedy(model, source[:4], start_id=EOS_ID, limits=[12] * 4)
+            greedy(model, source[:4], start_id=EOS_ID, max_lengths=[12] * 4)
 
         for task, work in (("training", train), ("decoding", decode)):
             low, middle, high = measured(work)

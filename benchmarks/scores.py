@@ -14,26 +14,28 @@ from benchmarks.measuring import print_table, write_json
 from benchmarks.quality import parameters, with_range
 from minitransformer.command_line import run_command, say
 from minitransformer.config import changed_keys
-from minitransformer.data.dataset import prepare
+from minitransformer.data.dataset import prepare_dataset
 from minitransformer.errors import UsageError, UserError
 from minitransformer.evaluate import of_split, text_scores, translated
 from minitransformer.run import RunFolder
-from minitransformer.search import GREEDY, Search
+from minitransformer.search import GREEDY, SearchConfig
 from minitransformer.translator import Translator
 
 COLUMNS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF"}
 
 
-def scores_of(run: Path, split: str, searches: dict[str, Search]) -> dict[str, dict[str, object]]:
+def scores_of(
+    run: Path, split: str, searches: dict[str, SearchConfig]
+) -> dict[str, dict[str, object]]:
     """A run's scores on a split, for each way to search."""
     folder = RunFolder(run)
     config, translator = folder.load_config(), Translator.load(run)
-    prepared = prepare(config, translator.tokenizer)
-    if split not in prepared.corpus.splits:
-        raise UserError(f"{prepared.corpus.name} has no {split} split; choose another --split")
-    if prepared.fingerprint != translator.data_fingerprint:
-        raise UserError(f"{run} was trained with other pairs than {prepared.corpus.name} has now")
-    test, found = of_split(prepared.corpus.splits[split]), {}
+    dataset = prepare_dataset(config, translator.tokenizer)
+    if split not in dataset.corpus.splits:
+        raise UserError(f"{dataset.corpus.name} has no {split} split; choose another --split")
+    if dataset.fingerprint != translator.data_fingerprint:
+        raise UserError(f"{run} was trained with other pairs than {dataset.corpus.name} has now")
+    test, found = of_split(dataset.corpus.splits[split]), {}
     for name, translator.search in searches.items():
         translations = translated(translator, test)
         found[name] = text_scores(translations, test.references, config.evaluation.bleu_tokenizer)
@@ -68,7 +70,7 @@ def main() -> int:
     if not 1 <= options.beam <= 1000:
         raise UsageError(f"--beam {options.beam}: from 1 to 1000")
     refuse_other_settings(options.runs)
-    searches = {"greedy": GREEDY, f"beam {options.beam}": Search(options.beam)}
+    searches = {"greedy": GREEDY, f"beam {options.beam}": SearchConfig(options.beam)}
     scores = [scores_of(run, options.split, searches) for run in options.runs]
     folders = [RunFolder(run) for run in options.runs]
     states = [folder.load_newest([], for_training=False).state for folder in folders]

@@ -31,7 +31,7 @@ Whole = Annotated[int, Range(0, 2**53)]
 
 
 @dataclass(kw_only=True)
-class State:
+class TrainerState:
     """Everything about a run's position that is not a tensor."""
 
     step: Whole = 0
@@ -52,7 +52,7 @@ class Checkpoint:
     """One saved step, checked against its checksums."""
 
     path: Path
-    state: State
+    state: TrainerState
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     settings: dict[str, Any]  # that the weights were trained with; older ones: none
@@ -63,7 +63,7 @@ class Checkpoint:
 
 
 def step_files(
-    state: State,
+    state: TrainerState,
     model: dict[str, Tensor],
     optimizer: dict[str, Tensor],
     tokenizer_checksums: dict[str, str],
@@ -115,7 +115,7 @@ def read_step(
     """Read one step, or say which of its files is damaged."""
     data = read_content(folder)
     mistakes: list[Mistake] = []
-    state: State = build_section(State, data["state"], "state", mistakes)
+    state: TrainerState = build_section(TrainerState, data["state"], "state", mistakes)
     if mistakes:
         raise CheckpointError(f"{folder / STATE}: {mistakes[0].message}")
     if state.step != step:

@@ -150,12 +150,12 @@ def check_search_options(options: argparse.Namespace) -> None:
 
 def load_translator(run: Path, options: argparse.Namespace) -> "Translator":
     # translate.py finds mistakes on its command line before it loads torch, which takes seconds.
-    from minitransformer.search import Search
+    from minitransformer.search import SearchConfig
     from minitransformer.translator import Translator
 
     translator = Translator.load(
         run, device=options.device, checkpoint=options.checkpoint, average=options.average
     )
     penalty = 1.0 if options.length_penalty is None else options.length_penalty
-    translator.search = Search(options.beam, penalty)
+    translator.search = SearchConfig(options.beam, penalty)
     return translator

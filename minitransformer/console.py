@@ -11,7 +11,7 @@ from minitransformer.command_line import output
 from minitransformer.data.tokenizer import SPECIALS, normalize
 from minitransformer.evaluation import Evaluation
 from minitransformer.settings import ModelConfig
-from minitransformer.training.callbacks import StepReport, Watcher
+from minitransformer.training.callbacks import Callback, StepMetrics
 from minitransformer.training.trainer import Trainer
 
 COLUMNS = ("step", "split", "loss", "exact", "teacher-forced", "free-running", "BLEU", "chrF")
@@ -20,7 +20,7 @@ COLUMNS = ("step", "split", "loss", "exact", "teacher-forced", "free-running", "
 TABLE = "{:>7}  {:5}  {:>7}  {:>7}  {:>14}  {:>12}  {:>5}  {:>5}"
 
 
-class Console(Watcher):
+class Console(Callback):
     """Prints the plan, a progress bar, a table of evaluations and the commands that come next."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Console(Watcher):
             disable=not sys.stderr.isatty(),
         )
 
-    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, report: StepMetrics) -> None:
         assert self.bar is not None
         self.steps += 1
         self.tokens += report.loss.count

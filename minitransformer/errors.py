@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Trouble that a person can mend; shown as its message alone, never as a traceback."""
+    """NonFinite that a person can mend; shown as its message alone, never as a traceback."""
 
     exit_code = 1
 
@@ -49,7 +49,7 @@ class CheckpointError(UserError):
 
 
 class ProcessError(UserError):
-    """Trouble among the processes of one run, or what went wrong in another one of them."""
+    """NonFinite among the processes of one run, or what went wrong in another one of them."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)

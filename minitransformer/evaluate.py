@@ -24,7 +24,7 @@ from minitransformer.command_line import (
 )
 from minitransformer.config import load_config
 from minitransformer.data.corpus import Split
-from minitransformer.data.dataset import Prepared, prepare
+from minitransformer.data.dataset import Dataset, prepare_dataset
 from minitransformer.data.readers import misalignment, text_lines
 from minitransformer.data.tokenizer import (
     LONE_SURROGATE,
@@ -95,8 +95,8 @@ def main(arguments: list[str]) -> int:
     if options.input:
         test = read_files(options.input, options.references or [])
     else:
-        prepared = prepare(config, translator.tokenizer)
-        split = asked_split(prepared, translator, options)
+        dataset = prepare_dataset(config, translator.tokenizer)
+        split = asked_split(dataset, translator, options)
         test = of_split(split)
     count = f"{len(test.sources):,} pair{'s' * (len(test.sources) != 1)}"
     print(f"{options.run} ({translator.checkpoint}) on {test.name}: {count}")
@@ -104,10 +104,10 @@ def main(arguments: list[str]) -> int:
     for line in test.remarks:
         print(f"  {line}")
     if not options.input and split.name != "train":
-        learned = {normalize(pair.source) for pair in prepared.corpus.train}
+        learned = {normalize(pair.source) for pair in dataset.corpus.train}
         if seen := sum(normalize(source) in learned for source in test.sources):
             print(f"  {seen:,} whose source is among the training pairs, too")
-        if prepared.fingerprint != translator.data_fingerprint:
+        if dataset.fingerprint != translator.data_fingerprint:
             print("  (training pairs as they are now; it was trained with others)")
     tokenizer = config.evaluation.bleu_tokenizer
     if other:
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
             print(f"  {cut:,} longer than the {translator.max_length} tokens that the model takes")
         print_scores(text_scores(translated(translator, test), test.references, tokenizer))
     else:
-        encoded = prepared.encoded[split.name]
+        encoded = dataset.encoded[split.name]
         found = evaluate(
             translator.model, list(split), encoded, translator.tokenizer, config, translator.search
         )
@@ -132,11 +132,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def asked_split(prepared: Prepared, translator: Translator, options: argparse.Namespace) -> Split:
+def asked_split(dataset: Dataset, translator: Translator, options: argparse.Namespace) -> Split:
     """The split that was asked for; refuses one that is another than the run was judged by."""
-    name, corpus = options.split or "test", prepared.corpus
+    name, corpus = options.split or "test", dataset.corpus
     is_cut = name != "test" or corpus.config.split_test > 0  # and may now be what was trained on
-    if is_cut and prepared.fingerprint != translator.data_fingerprint:
+    if is_cut and dataset.fingerprint != translator.data_fingerprint:
         raise DataError(
             f"{corpus.name} has other sentence pairs now than {options.run} was trained with, or "
             "is split otherwise; name pairs to score as --input FILE"

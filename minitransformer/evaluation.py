@@ -27,7 +27,7 @@ from minitransformer.data.tokenizer import (
 from minitransformer.metrics import Score, Sum
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.loss import cross_entropy, rows_per_chunk
-from minitransformer.search import GREEDY, Search, evaluating, produced_ids
+from minitransformer.search import GREEDY, SearchConfig, eval_mode, produced_ids
 from minitransformer.settings import Config
 
 
@@ -70,7 +70,7 @@ class Evaluation:
         }
 
 
-class Judged(NamedTuple):
+class BatchResult(NamedTuple):
     """What a model said of one batch: plain numbers, which another process can send."""
 
     places: list[int]
@@ -85,16 +85,16 @@ def batches_by_length(encoded: Sequence[EncodedPair], size: int) -> list[list[in
     return [by_length[start : start + size] for start in range(0, len(by_length), size)]
 
 
-def judge(
+def score_batches(
     model: EncoderDecoder,
     encoded: Sequence[EncodedPair],
     batches: list[list[int]],
     start_id: int,
     max_length: int,
-    search: Search = GREEDY,
+    search: SearchConfig = GREEDY,
     *,
     is_capped: bool,
-) -> list[Judged]:
+) -> list[BatchResult]:
     """What a model says of each batch, with every earlier token given and on its own.
 
     Early models run on and on; capped, a translation ends where nothing more can be right.
@@ -105,16 +105,16 @@ def judge(
         batch = make_batch([encoded[place] for place in places], start_id).to(device)
         lengths = [len(encoded[place].target) for place in places]
         loss, predicted = teacher_forced(model, batch)
-        limits = [
+        max_lengths = [
             min(2 * max(map(len, encoded[place])) + 10, max_length) if is_capped else max_length
             for place in places
         ]
         judged.append(
-            Judged(
+            BatchResult(
                 places,
                 loss,
                 [ids.tolist() for ids in torch.split(predicted, lengths)],
-                produced_ids(model, batch.source, start_id, limits, search),
+                produced_ids(model, batch.source, start_id, max_lengths, search),
             )
         )
     return judged
@@ -124,7 +124,7 @@ def teacher_forced(model: EncoderDecoder, batch: Batch) -> tuple[float, Int[Tens
     """The summed loss and the predicted ids of all labels, when every earlier token is given."""
     is_label = batch.target_output != PAD_ID  # [B, T]
     labels = batch.target_output[is_label]  # [N]
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         states = model.decode_states(batch.target_input, model.encode(batch.source))[is_label]
         loss, predicted = 0.0, []
         rows = rows_per_chunk(model.head.weight)
@@ -141,13 +141,13 @@ def evaluate(
     encoded: Sequence[EncodedPair],
     tokenizer: PairTokenizer,
     config: Config,
-    search: Search = GREEDY,
+    search: SearchConfig = GREEDY,
 ) -> Evaluation:
     """Score a model on sentence pairs."""
     began = time.perf_counter()
     size = search.sentences_at_a_time(config.evaluation.batch_size)
     batches = batches_by_length(encoded, size)
-    judged = judge(
+    judged = score_batches(
         model, encoded, batches, tokenizer.start_id, config.model.max_length, search,
         is_capped=False,
     )  # fmt: skip
@@ -157,7 +157,7 @@ def evaluate(
 def summarize(
     pairs: list[Pair],
     encoded: Sequence[EncodedPair],
-    judged: list[Judged],
+    judged: list[BatchResult],
     tokenizer: PairTokenizer,
     config: Config,
     began: float,

@@ -10,7 +10,7 @@ from minitransformer.explain.checking import check
 from minitransformer.explain.interventions import NOTHING, Experiment, head_of
 from minitransformer.explain.terminal import View, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
-from minitransformer.translator import RUNNERS_UP, Translator, remarks, score_fields
+from minitransformer.translator import ALTERNATIVES, Translator, remarks, score_fields
 
 HELP = """\
   :walk                   how the last sentence was translated, a block per token
@@ -58,7 +58,7 @@ class Prompt:
 
     def translate(self, text: str) -> None:
         translation = self.translator.translate(
-            [text], runners_up=RUNNERS_UP if self.scores else 0
+            [text], alternatives=ALTERNATIVES if self.scores else 0
         )[0]
         for remark in remarks(translation, self.translator):
             print(f"  ({remark})", file=sys.stderr)

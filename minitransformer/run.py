@@ -18,7 +18,7 @@ from torch import Tensor
 
 from minitransformer.checkpoint import (
     Checkpoint,
-    State,
+    TrainerState,
     most_tensor_bytes,
     read_content,
     read_step,
@@ -35,7 +35,7 @@ from minitransformer.storage import (
     remove_folder,
     replace_file,
     replace_folder,
-    room_for,
+    require_space,
     write_all,
 )
 
@@ -187,7 +187,7 @@ class RunFolder:
     def hold(self) -> None:
         """Let no other process train here, until `release` or this one's end."""
         self.refuse_other_folders()
-        with self.room_for(0, "a run"):
+        with self.require_space(0, "a run"):
             self.lock = RunLock(self.path)
 
     def release(self) -> None:
@@ -263,16 +263,20 @@ class RunFolder:
         return PairTokenizer.from_folder(self.path / "tokenizer", config)
 
     def save(
-        self, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], config: Config
+        self,
+        state: TrainerState,
+        model: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+        config: Config,
     ) -> None:
         """Write a checkpoint, point `last` at it, and clear away those that are no longer kept."""
         files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
-        with self.room_for(sum(map(len, files.values())), f"step {state.step}"):
+        with self.require_space(sum(map(len, files.values())), f"step {state.step}"):
             replace_folder(self.step_path(state.step), files)
-        with self.room_for(0, "the names of checkpoints"):
-            self.settle(state, config)
+        with self.require_space(0, "the names of checkpoints"):
+            self.prune_checkpoints(state, config)
 
-    def settle(self, state: State, config: Config) -> None:
+    def prune_checkpoints(self, state: TrainerState, config: Config) -> None:
         """What follows a new checkpoint; again, where a kill came between the two."""
         for leftover in self.checkpoints.glob(".step-*.part"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -282,14 +286,14 @@ class RunFolder:
         for step in set(self.steps()) - kept(self.steps(), state.step, state.best_step, config):
             remove_folder(self.step_path(step))
 
-    def room_for(self, needed: int, what: str) -> contextlib.AbstractContextManager[None]:
+    def require_space(self, needed: int, what: str) -> contextlib.AbstractContextManager[None]:
         """For what may find the disk full; what was saved stays as it is."""
 
         def advice() -> str:
             goes_on = f"goes on after step {self.steps()[0]}" if self.has_started else "starts over"
             return f"make room, and the same command {goes_on}"
 
-        return room_for(needed, self.path, what, advice)
+        return require_space(needed, self.path, what, advice)
 
     def tokenizer_checksums(self) -> dict[str, str]:
         files = sorted((self.path / "tokenizer").glob("*.*"))  # a desktop may leave files there

@@ -21,7 +21,7 @@ from minitransformer.model.fast import argmax
 WIDTH_IN_FULL = 8  # the widest beam that still searches whole batches
 
 
-class Search(NamedTuple):
+class SearchConfig(NamedTuple):
     """How a translation is looked for: token by token, or with a beam of several at a time."""
 
     beam: int = 1
@@ -36,19 +36,19 @@ class Search(NamedTuple):
         return max(1, batch_size * WIDTH_IN_FULL // max(self.beam, WIDTH_IN_FULL))
 
 
-GREEDY = Search()
+GREEDY = SearchConfig()
 
 
-class Choice(NamedTuple):
+class TokenScore(NamedTuple):
     """One produced token: its probability, and the tokens that came nearest to it."""
 
     id: int
     probability: float
-    runners_up: list[tuple[int, float]]
+    alternatives: list[tuple[int, float]]
 
 
 @contextlib.contextmanager
-def evaluating(model: EncoderDecoder) -> Iterator[None]:
+def eval_mode(model: EncoderDecoder) -> Iterator[None]:
     """No dropout for a while; afterwards the model's mode is what it was."""
     if not model.training:  # to tell all modules so again takes as long as to produce a token
         yield
@@ -65,46 +65,46 @@ def greedy(
     source: Int[Tensor, "batch source"],
     *,
     start_id: int,
-    limits: list[int],
-    runners_up: int = 0,
+    max_lengths: list[int],
+    alternatives: int = 0,
     probabilities: bool = True,
-) -> list[list[Choice]]:
+) -> list[list[TokenScore]]:
     """Take the most probable token until <EOS> or a row's limit; finished rows leave the batch.
 
     Without probabilities, which cost a softmax over the vocabulary, they are not-a-number.
     """
     # Dropout in decoding is a classic bug, so it is not left to the caller.
-    with evaluating(model), torch.inference_mode():
-        return greedy_loop(model, source, start_id, limits, runners_up, probabilities)
+    with eval_mode(model), torch.inference_mode():
+        return greedy_loop(model, source, start_id, max_lengths, alternatives, probabilities)
 
 
 def greedy_loop(
     model: EncoderDecoder,
     source: Tensor,
     start_id: int,
-    limits: list[int],
-    runners_up: int,
+    max_lengths: list[int],
+    alternatives: int,
     probabilities: bool,
-) -> list[list[Choice]]:
+) -> list[list[TokenScore]]:
     memory = model.encode(source)
     cache = model.new_cache(memory)
-    produced: list[list[Choice]] = [[] for _ in limits]
-    active = list(range(len(limits)))  # rows of `produced` that the batch still holds
-    last = torch.full((len(limits), 1), start_id, device=source.device)  # [B, 1]
+    produced: list[list[TokenScore]] = [[] for _ in max_lengths]
+    active = list(range(len(max_lengths)))  # rows of `produced` that the batch still holds
+    last = torch.full((len(max_lengths), 1), start_id, device=source.device)  # [B, 1]
     while active:
         scores = model.decode(last, memory, cache)[:, -1]  # [B, V]
         if probabilities:
             scores = torch.softmax(scores, dim=-1, out=scores)
-        best, ids = most_probable(scores, 1 + runners_up)  # [B, 1 + R]
+        best, ids = top_tokens(scores, 1 + alternatives)  # [B, 1 + R]
         if not probabilities:
             best.fill_(torch.nan)
         for row, values, choices in zip(active, best.tolist(), ids.tolist(), strict=True):
             runners = list(zip(choices[1:], values[1:], strict=True))
-            produced[row].append(Choice(choices[0], values[0], runners))
+            produced[row].append(TokenScore(choices[0], values[0], runners))
         keep = [
             place
             for place, row in enumerate(active)
-            if produced[row][-1].id != EOS_ID and len(produced[row]) < limits[row]
+            if produced[row][-1].id != EOS_ID and len(produced[row]) < max_lengths[row]
         ]
         last = ids[:, :1]
         if len(keep) < len(active):
@@ -115,7 +115,7 @@ def greedy_loop(
     return produced
 
 
-def most_probable(
+def top_tokens(
     scores: Float[Tensor, "batch vocab"], count: int
 ) -> tuple[Float[Tensor, "batch best"], Int[Tensor, "batch best"]]:
     """The best of logits or probabilities that may be produced, best first, and their ids.
@@ -138,10 +138,10 @@ class Hypothesis(NamedTuple):
     total: float = 0.0
 
     @property
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[TokenScore]:
         """Each token as greedy decoding would tell of it."""
         probabilities = map(math.exp, self.log_probabilities)
-        return [Choice(id, each, []) for id, each in zip(self.ids, probabilities, strict=True)]
+        return [TokenScore(id, each, []) for id, each in zip(self.ids, probabilities, strict=True)]
 
     def score(self, length_penalty: float) -> float:
         """What translations of different lengths are compared by."""
@@ -163,7 +163,7 @@ def beam_search(
     source: Int[Tensor, "batch source"],
     *,
     start_id: int,
-    limits: list[int],
+    max_lengths: list[int],
     width: int,
     length_penalty: float,
 ) -> list[list[Hypothesis]]:
@@ -171,8 +171,8 @@ def beam_search(
 
     One that was cut comes after all that ended: else a loop of likely words had the best mean.
     """
-    with evaluating(model), torch.inference_mode():
-        beams = beam_loop(model, source, start_id, limits, width)
+    with eval_mode(model), torch.inference_mode():
+        beams = beam_loop(model, source, start_id, max_lengths, width)
     return [
         sorted(
             beam.finished,
@@ -187,32 +187,34 @@ def produced_ids(
     model: EncoderDecoder,
     source: Int[Tensor, "batch source"],
     start_id: int,
-    limits: list[int],
-    search: Search,
+    max_lengths: list[int],
+    search: SearchConfig,
 ) -> list[list[int]]:
     """The best translation of each row, however it is looked for."""
     if search.beam == 1:
-        produced = greedy(model, source, start_id=start_id, limits=limits, probabilities=False)
+        produced = greedy(
+            model, source, start_id=start_id, max_lengths=max_lengths, probabilities=False
+        )
         return [[choice.id for choice in choices] for choices in produced]
     found = beam_search(
-        model, source, start_id=start_id, limits=limits,
+        model, source, start_id=start_id, max_lengths=max_lengths,
         width=search.beam, length_penalty=search.length_penalty,
     )  # fmt: skip
     return [list(hypotheses[0].ids) for hypotheses in found]
 
 
 def beam_loop(
-    model: EncoderDecoder, source: Tensor, start_id: int, limits: list[int], width: int
+    model: EncoderDecoder, source: Tensor, start_id: int, max_lengths: list[int], width: int
 ) -> list[Beam]:
     memory = model.encode(source)
     cache = model.new_cache(memory)
-    beams = [Beam(row, limit) for row, limit in enumerate(limits)]
+    beams = [Beam(row, limit) for row, limit in enumerate(max_lengths)]
     active, owners = beams, list(range(len(beams)))
-    last = torch.full((len(limits), 1), start_id, device=source.device)  # [R, 1]
+    last = torch.full((len(max_lengths), 1), start_id, device=source.device)  # [R, 1]
     while active:
         logits = model.decode(last, memory, cache)[:, -1]  # [R, V]
         log_sums = logits.logsumexp(dim=1, keepdim=True)  # before some are written over
-        values, ids = most_probable(logits, width)  # [R, K]
+        values, ids = top_tokens(logits, width)  # [R, K]
         parents = advance(active, (values - log_sums).cpu(), ids.cpu(), width)
         active = [beam for beam in active if beam.unfinished]
         rows = torch.tensor(parents, dtype=torch.long, device=source.device)

@@ -100,7 +100,9 @@ def remove_folder(path: Path) -> None:
 
 
 @contextmanager
-def room_for(needed: int, folder: Path, what: str, advice: Callable[[], str]) -> Iterator[None]:
+def require_space(
+    needed: int, folder: Path, what: str, advice: Callable[[], str]
+) -> Iterator[None]:
     """Refuse to begin what does not fit; what turns out not to fit is told in the same words."""
 
     def refusal(why: str) -> CheckpointError:

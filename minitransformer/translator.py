@@ -17,7 +17,7 @@ from minitransformer.data.tokenizer import EOS_ID, Encoded, PairTokenizer
 from minitransformer.errors import UsageError, did_you_mean
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.run import RunFolder, planned
-from minitransformer.search import GREEDY, Choice, beam_search, greedy
+from minitransformer.search import GREEDY, TokenScore, beam_search, greedy
 from minitransformer.settings import Config
 
 
@@ -45,7 +45,7 @@ class Translation:
     source: Encoded
     text: str
     tokens: list[str]
-    choices: list[Choice]
+    choices: list[TokenScore]
     left_out: int = 0  # source tokens beyond the model's longest sentence
     score: float = 0.0  # log probability / length ** length penalty
     others: list["Translation"] = field(default_factory=list)  # of the beam, best first
@@ -127,7 +127,7 @@ class Translator:
         return self.translate([text])[0].text
 
     def translate(
-        self, texts: Iterable[str], *, batch_size: int = 64, runners_up: int = 0
+        self, texts: Iterable[str], *, batch_size: int = 64, alternatives: int = 0
     ) -> list[Translation]:
         """Translate sentences in order; similar lengths are decoded together."""
         sources = [self.tokenizer.encode_source(text) for text in texts]
@@ -140,26 +140,30 @@ class Translator:
         count = self.search.sentences_at_a_time(batch_size)
         for start in range(0, len(places), count):
             chosen = places[start : start + count]
-            decoded = self.decode([sources[place] for place in chosen], runners_up)
+            decoded = self.decode([sources[place] for place in chosen], alternatives)
             translations.update(zip(chosen, decoded, strict=True))
         return [translations[place] for place in range(len(sources))]
 
-    def decode(self, sources: list[Encoded], runners_up: int) -> list[Translation]:
+    def decode(self, sources: list[Encoded], alternatives: int) -> list[Translation]:
         rows = [self.fit(source.ids) for source in sources]
         device = next(self.model.parameters()).device
         source = pad(rows).to(device)
-        start_id, limits = self.tokenizer.start_id, [self.max_length] * len(rows)
+        start_id, max_lengths = self.tokenizer.start_id, [self.max_length] * len(rows)
         penalty = self.search.length_penalty
         if self.search.beam == 1:
             produced = [
                 [(choices, log_probability(choices) / len(choices) ** penalty)]
                 for choices in greedy(
-                    self.model, source, start_id=start_id, limits=limits, runners_up=runners_up
+                    self.model,
+                    source,
+                    start_id=start_id,
+                    max_lengths=max_lengths,
+                    alternatives=alternatives,
                 )
             ]
         else:
             found = beam_search(
-                self.model, source, start_id=start_id, limits=limits,
+                self.model, source, start_id=start_id, max_lengths=max_lengths,
                 width=self.search.beam, length_penalty=penalty,
             )  # fmt: skip
             produced = [[(each.choices, each.score(penalty)) for each in beam] for beam in found]
@@ -169,7 +173,7 @@ class Translator:
         ]
 
     def translation(
-        self, source: Encoded, left_out: int, candidates: list[tuple[list[Choice], float]]
+        self, source: Encoded, left_out: int, candidates: list[tuple[list[TokenScore], float]]
     ) -> Translation:
         """The first of the candidates, and with it the others; each has a score."""
         target = self.tokenizer.target
@@ -194,12 +198,12 @@ class Translator:
         return ids[: self.max_length - len(end)] + end
 
 
-def log_probability(choices: list[Choice]) -> float:
+def log_probability(choices: list[TokenScore]) -> float:
     # A token that may not be produced can have all of the probability.
     return sum(math.log(max(choice.probability, sys.float_info.min)) for choice in choices)
 
 
-RUNNERS_UP = 3
+ALTERNATIVES = 3
 MOST_UNKNOWN = 5  # named one by one; the rest are counted
 
 
@@ -228,7 +232,7 @@ def translate_lines(
     lines = iter(lines)
     number = 0
     while batch := list(islice(lines, batch_size)):
-        for translation in translator.translate(batch, runners_up=RUNNERS_UP if scores else 0):
+        for translation in translator.translate(batch, alternatives=ALTERNATIVES if scores else 0):
             number += 1
             for remark in remarks(translation, translator):
                 print(f"line {number}: {remark}", file=sys.stderr, flush=True)
@@ -288,6 +292,8 @@ def score_fields(translation: Translation, translator: Translator) -> list[str]:
     names = translator.tokenizer.target.tokens
     fields = []
     for token, choice in zip(translation.tokens, translation.choices, strict=True):
-        runners_up = ", ".join(f"{names[id]} {value:.4f}" for id, value in choice.runners_up)
-        fields.append(f"{token} {choice.probability:.4f}" + f" ({runners_up})" * bool(runners_up))
+        alternatives = ", ".join(f"{names[id]} {value:.4f}" for id, value in choice.alternatives)
+        fields.append(
+            f"{token} {choice.probability:.4f}" + f" ({alternatives})" * bool(alternatives)
+        )
     return fields

@@ -148,7 +148,7 @@ PHASES = {
     "torch loaded": same_call(f"{TRAINING}.distributed:open_store"),
     "joining": same_call("torch.distributed:init_process_group"),
     "loading the corpus": Phase(  # the others wait for rank 0
-        f"{TRAINING}.beginning:read_beginning", f"{TRAINING}.distributed:Ranks.gather"
+        f"{TRAINING}.beginning:prepare_setup", f"{TRAINING}.distributed:Ranks.gather"
     ),
     "the first broadcast": same_call(f"{TRAINING}.distributed:Ranks.share"),
     "constructing DDP": same_call("torch.nn.parallel.distributed:_sync_module_states"),

@@ -45,9 +45,9 @@ def small_config(*changes: str) -> Config:
     return load_config(ROOT / "configs" / "tiny.yaml", [*SMALL, *changes])
 
 
-def trainer_for(folder: Path, *changes: str, watchers=(), fresh: bool = False) -> Trainer:
+def trainer_for(folder: Path, *changes: str, callbacks=(), fresh: bool = False) -> Trainer:
     return Trainer(
-        small_config(*changes), RunFolder(folder), torch.device("cpu"), list(watchers), fresh=fresh
+        small_config(*changes), RunFolder(folder), torch.device("cpu"), list(callbacks), fresh=fresh
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.search import GREEDY, Search, beam_search, greedy
+from minitransformer.search import GREEDY, SearchConfig, beam_search, greedy
 from tests.variants import VARIANTS, build, ids
 
 WORDS = [id for id in range(11) if id not in (PAD_ID, BOS_ID, EOS_ID)]  # of the toy vocabulary
@@ -53,7 +53,12 @@ def test_a_beam_of_everything_is_an_exhaustive_search(name, length_penalty):
     }
     expected = sorted(scores, key=lambda ids: (ids[-1] == EOS_ID, scores[ids]), reverse=True)
     (found,) = beam_search(
-        model, source, start_id=EOS_ID, limits=[limit], width=1000, length_penalty=length_penalty
+        model,
+        source,
+        start_id=EOS_ID,
+        max_lengths=[limit],
+        width=1000,
+        length_penalty=length_penalty,
     )
     assert len(found) == len(expected) == 1 + 8 + 64 + 512
     assert [each.ids for each in found[:30]] == expected[:30]
@@ -86,11 +91,11 @@ def definition(model, source, limit: int, width: int) -> list[tuple[tuple[int, .
 def test_a_narrow_beam_equals_its_definition_whatever_its_neighbours(name):
     model = build(VARIANTS[name])
     sources = [ids(1, 1 + 2 * seed, seed=seed)[0].tolist() for seed in range(4)]
-    limits = [4, 5, 6, 3]
+    max_lengths = [4, 5, 6, 3]
     together = beam_search(
-        model, pad(sources), start_id=EOS_ID, limits=limits, width=3, length_penalty=0.0
+        model, pad(sources), start_id=EOS_ID, max_lengths=max_lengths, width=3, length_penalty=0.0
     )
-    for source, limit, found in zip(sources, limits, together, strict=True):
+    for source, limit, found in zip(sources, max_lengths, together, strict=True):
         expected = definition(model, torch.tensor([source]), limit, 3)
         expected.sort(key=lambda each: (each[0][-1] != EOS_ID, -each[1]))
         assert [each.ids for each in found] == [each[0] for each in expected]
@@ -102,7 +107,9 @@ def test_a_narrow_beam_equals_its_definition_whatever_its_neighbours(name):
 def test_scores_of_a_beam_are_those_of_teacher_forcing(name):
     model = build(VARIANTS[name])
     source = ids(4, 5)
-    found = beam_search(model, source, start_id=EOS_ID, limits=[6] * 4, width=5, length_penalty=1.0)
+    found = beam_search(
+        model, source, start_id=EOS_ID, max_lengths=[6] * 4, width=5, length_penalty=1.0
+    )
     for row, hypotheses in enumerate(found):
         totals = forced(model, source[row : row + 1], [each.ids for each in hypotheses])
         for each in hypotheses:
@@ -114,8 +121,10 @@ def test_scores_of_a_beam_are_those_of_teacher_forcing(name):
 def test_a_beam_of_one_is_greedy(name):
     model = build(VARIANTS[name])
     source = ids(5, 6)
-    found = beam_search(model, source, start_id=EOS_ID, limits=[7] * 5, width=1, length_penalty=1.0)
-    expected = greedy(model, source, start_id=EOS_ID, limits=[7] * 5)
+    found = beam_search(
+        model, source, start_id=EOS_ID, max_lengths=[7] * 5, width=1, length_penalty=1.0
+    )
+    expected = greedy(model, source, start_id=EOS_ID, max_lengths=[7] * 5)
     for [hypothesis], choices in zip(found, expected, strict=True):
         assert list(hypothesis.ids) == [choice.id for choice in choices]
 
@@ -125,7 +134,7 @@ def test_a_beam_never_produces_padding_or_the_start_and_never_the_same_twice():
     with torch.no_grad():
         model.head.bias[[PAD_ID, BOS_ID]] = 100.0
     for hypotheses in beam_search(
-        model, ids(8, 4), start_id=EOS_ID, limits=[5] * 8, width=4, length_penalty=1.0
+        model, ids(8, 4), start_id=EOS_ID, max_lengths=[5] * 8, width=4, length_penalty=1.0
     ):
         found = [each.ids for each in hypotheses]
         assert len(set(found)) == 4
@@ -140,7 +149,7 @@ def test_what_was_cut_comes_after_what_ended():
         model.head.bias[7] = 9.0
         model.head.bias[EOS_ID] = 4.0
     (found,) = beam_search(
-        model, ids(1, 4), start_id=EOS_ID, limits=[20], width=3, length_penalty=1.0
+        model, ids(1, 4), start_id=EOS_ID, max_lengths=[20], width=3, length_penalty=1.0
     )
     assert found[0].ids[-1] == EOS_ID
     assert found[-1].ids == (7,) * 20
@@ -151,11 +160,11 @@ def test_a_score_is_exact_where_probabilities_are_too_small_for_numbers(tiny):
     translator = Translator.load(tiny.path)
     with torch.no_grad():
         translator.model.head.weight.mul_(3000)
-    translator.search = Search(beam=4)
+    translator.search = SearchConfig(beam=4)
     (translation,) = translator.translate(["I go to school"])
     source = pad([translation.source.ids])
     (found,) = beam_search(
-        translator.model, source, start_id=translator.tokenizer.start_id, limits=[64], width=4,
+        translator.model, source, start_id=translator.tokenizer.start_id, max_lengths=[64], width=4,
         length_penalty=1.0,
     )  # fmt: skip
     scores = [translation.score, *(each.score for each in translation.others)]
@@ -168,7 +177,7 @@ def test_a_translator_gives_the_best_and_the_others_of_its_beam(name, request):
     translator = Translator.load(request.getfixturevalue(name).path)
     assert translator.search == GREEDY
     greedily = translator.translate(["Let's go", "", "I go to school"])
-    translator.search = Search(beam=4, length_penalty=1.0)
+    translator.search = SearchConfig(beam=4, length_penalty=1.0)
     found = translator.translate(["Let's go", "", "I go to school"])
     assert [each.text for each in found] == ["Vamos", "", "Voy a la escuela"]
     assert [len(each.others) for each in found] == [3, 0, 3]

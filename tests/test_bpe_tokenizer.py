@@ -61,7 +61,7 @@ def test_text_of_known_characters_comes_back_with_plain_spaces(text):
 @given(st.lists(st.text(), max_size=9), st.booleans())
 def test_many_texts_are_numbered_like_each_of_them(texts, end):
     expected = [TOKENIZER.encode(text, end=end).ids for text in texts]
-    assert TOKENIZER.number_all(texts, end=end) == expected
+    assert TOKENIZER.encode_batch(texts, end=end) == expected
 
 
 TOKENIZER = trained(vocab_size=60)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minitransformer import storage
 from minitransformer.checkpoint import read_tensors, tensor_bytes
 from minitransformer.errors import CheckpointError
-from minitransformer.run import RunFolder, State, runs_newest_first
+from minitransformer.run import RunFolder, TrainerState, runs_newest_first
 from minitransformer.settings import Config
 from minitransformer.storage import json_with_checksum, read_json_with_checksum
 from tests.small_runs import same_bits, small_config, trainer_for, weights
@@ -54,14 +54,14 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
 def test_what_a_signal_left_in_between_pushes_nothing_out_and_goes_with_the_next_save(tmp_path):
     folder = saved_run(tmp_path / "run", 3, 6)
     for step, expected in ((7, [7, 6, 3]), (8, [8, 6, 3]), (9, [9, 6])):
-        folder.save(State(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=3))
+        folder.save(TrainerState(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=3))
         assert folder.steps() == expected
 
 
 def test_there_is_one_to_fall_back_to_before_the_first_planned_save(tmp_path):
     folder = saved_run(tmp_path / "run")
     for step in (1, 2, 4):
-        folder.save(State(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=10))
+        folder.save(TrainerState(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=10))
     assert folder.steps() == [4, 2]
 
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
     assert checkpoint.state == trainer.state
     assert same_bits(checkpoint.model, weights(trainer))
     assert len(checkpoint.optimizer) == 3 * len(checkpoint.model)
-    assert same_bits(checkpoint.optimizer, trainer.optimizer.memory)
+    assert same_bits(checkpoint.optimizer, trainer.optimizer.state)
 
 
 def test_shared_weights_are_saved_once_and_shared_again(tmp_path):
@@ -112,7 +112,7 @@ def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypa
     monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     told = ""
     try:
-        folder.save(State(step=2), {"a": torch.ones(3)}, {}, keeping(2))
+        folder.save(TrainerState(step=2), {"a": torch.ones(3)}, {}, keeping(2))
     except CheckpointError as error:
         told = str(error)
     monkeypatch.undo()
@@ -121,7 +121,7 @@ def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypa
     step = RunFolder(tmp_path / "run").load_newest(complaints, for_training=True).state.step
     assert step in (1, 2)
     assert complaints == []
-    folder.save(State(step=3), {"a": torch.ones(3)}, {}, keeping(2))
+    folder.save(TrainerState(step=3), {"a": torch.ones(3)}, {}, keeping(2))
     assert folder.load_newest([], for_training=True).state.step == 3
 
 
@@ -216,7 +216,7 @@ def test_a_run_that_was_killed_in_its_first_moments_begins_again(tmp_path):
 
 def test_a_save_clears_away_damaged_steps_beyond_it_and_never_itself(tmp_path):
     folder = saved_run(tmp_path / "run", 5, 27, 30)
-    folder.save(State(step=6), {"a": torch.ones(3)}, {}, keeping(2))
+    folder.save(TrainerState(step=6), {"a": torch.ones(3)}, {}, keeping(2))
     assert folder.steps() == [6, 5]
     assert folder.pointed("last") == 6
 

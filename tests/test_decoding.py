@@ -7,7 +7,7 @@ from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from minitransformer.errors import CheckpointError, UsageError
-from minitransformer.search import greedy, most_probable
+from minitransformer.search import greedy, top_tokens
 from tests.small_runs import trainer_for
 from tests.variants import VARIANTS, build, ids
 
@@ -33,7 +33,7 @@ def test_cached_greedy_equals_its_definition(name):
     model = build(VARIANTS[name])
     for seed in range(2):
         source = ids(1, 3 + 2 * seed, seed=seed)
-        (choices,) = greedy(model, source, start_id=EOS_ID, limits=[7])
+        (choices,) = greedy(model, source, start_id=EOS_ID, max_lengths=[7])
         assert [choice.id for choice in choices] == greedy_without_cache(model, source, EOS_ID, 7)
 
 
@@ -41,7 +41,7 @@ def test_cached_greedy_equals_its_definition(name):
 def test_the_score_from_search_is_the_score_by_teacher_forcing(name):
     model = build(VARIANTS[name])
     source = ids(3, 5)
-    for row, choices in enumerate(greedy(model, source, start_id=EOS_ID, limits=[6] * 3)):
+    for row, choices in enumerate(greedy(model, source, start_id=EOS_ID, max_lengths=[6] * 3)):
         produced = [choice.id for choice in choices]
         logits = model(source[row : row + 1], torch.tensor([[EOS_ID, *produced[:-1]]]))
         forced = logits[0].log_softmax(-1)[torch.arange(len(produced)), produced]
@@ -53,10 +53,12 @@ def test_the_score_from_search_is_the_score_by_teacher_forcing(name):
 def test_batch_and_neighbours_never_change_a_translation(name):
     model = build(VARIANTS[name])
     sources = [ids(1, 1 + seed % 7, seed=seed)[0].tolist() for seed in range(64)]
-    limits = [4 + seed % 3 for seed in range(64)]
-    together = greedy(model, pad(sources), start_id=EOS_ID, limits=limits)
+    max_lengths = [4 + seed % 3 for seed in range(64)]
+    together = greedy(model, pad(sources), start_id=EOS_ID, max_lengths=max_lengths)
     for row in range(0, 64, 13):
-        (alone,) = greedy(model, pad([sources[row]]), start_id=EOS_ID, limits=[limits[row]])
+        (alone,) = greedy(
+            model, pad([sources[row]]), start_id=EOS_ID, max_lengths=[max_lengths[row]]
+        )
         assert [choice.id for choice in alone] == [choice.id for choice in together[row]]
 
 
@@ -66,11 +68,11 @@ def test_a_row_ends_at_its_end_marker_or_at_its_own_limit():
         model.head.weight.zero_()
         model.head.bias.zero_()
         model.head.bias[7] = 5.0
-    produced = greedy(model, ids(3, 4), start_id=EOS_ID, limits=[2, 5, 1])
+    produced = greedy(model, ids(3, 4), start_id=EOS_ID, max_lengths=[2, 5, 1])
     assert [[choice.id for choice in row] for row in produced] == [[7] * 2, [7] * 5, [7]]
     with torch.no_grad():
         model.head.bias[EOS_ID] = 9.0
-    produced = greedy(model, ids(3, 4), start_id=EOS_ID, limits=[2, 5, 1])
+    produced = greedy(model, ids(3, 4), start_id=EOS_ID, max_lengths=[2, 5, 1])
     assert [[choice.id for choice in row] for row in produced] == [[EOS_ID]] * 3
 
 
@@ -78,36 +80,36 @@ def test_padding_and_start_are_never_produced():
     model = build(VARIANTS["seed"])
     with torch.no_grad():
         model.head.bias[[PAD_ID, BOS_ID]] = 100.0
-    for row in greedy(model, ids(8, 4), start_id=EOS_ID, limits=[5] * 8):
+    for row in greedy(model, ids(8, 4), start_id=EOS_ID, max_lengths=[5] * 8):
         assert not {choice.id for choice in row} & {PAD_ID, BOS_ID}
 
 
 def test_runners_up_are_the_next_most_probable_tokens():
     model = build(VARIANTS["pre-norm"])
     source = ids(1, 4)
-    (choices,) = greedy(model, source, start_id=EOS_ID, limits=[1], runners_up=3)
+    (choices,) = greedy(model, source, start_id=EOS_ID, max_lengths=[1], alternatives=3)
     probabilities = model(source, torch.tensor([[EOS_ID]]))[0, -1].softmax(-1)
     probabilities[[PAD_ID, BOS_ID]] = -1
     best = probabilities.topk(4)
-    assert [choices[0].id, *(id for id, _ in choices[0].runners_up)] == best.indices.tolist()
-    found = [choices[0].probability, *(value for _, value in choices[0].runners_up)]
+    assert [choices[0].id, *(id for id, _ in choices[0].alternatives)] == best.indices.tolist()
+    found = [choices[0].probability, *(value for _, value in choices[0].alternatives)]
     assert found == pytest.approx(best.values.tolist(), abs=1e-6)
 
 
 def test_a_small_vocabulary_runs_out_of_runners_up():
     model = build(VARIANTS["seed"])
-    for choices in greedy(model, ids(2, 5), start_id=EOS_ID, limits=[4, 4], runners_up=50):
+    for choices in greedy(model, ids(2, 5), start_id=EOS_ID, max_lengths=[4, 4], alternatives=50):
         for choice in choices:
-            named = {choice.id, *(id for id, _ in choice.runners_up)}
+            named = {choice.id, *(id for id, _ in choice.alternatives)}
             assert named == set(range(11)) - {PAD_ID, BOS_ID}
-            assert min(probability for _, probability in choice.runners_up) >= 0
+            assert min(probability for _, probability in choice.alternatives) >= 0
 
 
 @pytest.mark.parametrize("name", ["shared-all", "lstm-both-ways"])
 def test_decoding_switches_dropout_off_and_leaves_the_mode_as_it_was(name):
     model = build(VARIANTS[name]).train()
     source = ids(2, 5)
-    first, second = (greedy(model, source, start_id=EOS_ID, limits=[6, 6]) for _ in range(2))
+    first, second = (greedy(model, source, start_id=EOS_ID, max_lengths=[6, 6]) for _ in range(2))
     assert first == second
     assert model.training
 
@@ -179,7 +181,7 @@ def test_asking_for_a_best_that_was_never_selected_is_an_error(tiny):
 def test_probabilities_may_be_left_away():
     model, source = build(VARIANTS["seed"]), ids(3, 5)
     told, silent = (
-        greedy(model, source, start_id=EOS_ID, limits=[6] * 3, probabilities=each)
+        greedy(model, source, start_id=EOS_ID, max_lengths=[6] * 3, probabilities=each)
         for each in (True, False)
     )
     assert [[choice.id for choice in row] for row in told] == [
@@ -192,6 +194,6 @@ def test_probabilities_may_be_left_away():
 @pytest.mark.parametrize("vocabulary", [12, 300, 5000])
 def test_the_first_of_equally_probable_tokens_is_taken(vocabulary):
     assert (PAD_ID, UNK_ID, BOS_ID) == (0, 1, 2)
-    best, ids = most_probable(torch.zeros(20, vocabulary), 1)
+    best, ids = top_tokens(torch.zeros(20, vocabulary), 1)
     assert ids.flatten().tolist() == [UNK_ID] * 20
     assert best.flatten().tolist() == [0.0] * 20

@@ -14,7 +14,7 @@ import pytest
 from minitransformer.errors import CheckpointError
 from minitransformer.explain.tensorboard import EventFile, scalars
 from minitransformer.run import append_rows
-from minitransformer.storage import room_for
+from minitransformer.storage import require_space
 from tests.processes import ROOT, run
 from tests.test_interruption import COMMAND, assert_same, uninterrupted  # noqa: F401
 
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
     began = []
     with (
         pytest.raises(CheckpointError) as refusal,
-        room_for(1001, tmp_path / "not yet there", "a checkpoint", lambda: "make room"),
+        require_space(1001, tmp_path / "not yet there", "a checkpoint", lambda: "make room"),
     ):
         began.append(True)
     assert str(refusal.value) == (
@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
         "it needs 1,001 bytes, 1,000 bytes are free; make room"
     )
     assert not began
-    with room_for(1000, tmp_path, "a checkpoint", lambda: "make room"):
+    with require_space(1000, tmp_path, "a checkpoint", lambda: "make room"):
         began.append(True)
     assert began
 

@@ -15,7 +15,11 @@ from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.recurrent import Recurrence
 from minitransformer.storage import json_with_checksum
 from minitransformer.training import divergence as incident
-from minitransformer.training.divergence import find_trouble, read_incident, smallest_part
+from minitransformer.training.divergence import (
+    locate_nonfinite,
+    read_nonfinite_report,
+    smallest_part,
+)
 from tests.processes import run
 from tests.small_runs import same_bits, trainer_for, weights
 
@@ -85,11 +89,11 @@ def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
     message = step_until_trouble(trainer)
     folder = tmp_path / "run" / "diverged" / f"step-{trainer.state.step + 1:06d}"
     assert f"python -m minitransformer.doctor --replay {folder}" in message
-    kept_incident = read_incident(folder)
+    kept_incident = read_nonfinite_report(folder)
     kept = read_tensors(folder / "model.safetensors")
     assert same_bits(kept, weights(trainer))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
-    again = find_trouble(
+    again = locate_nonfinite(
         training_loss, kept_incident.batch(), seed=kept_incident.seed, scale=kept_incident.scale
     )
     assert (again.part, tuple(again.rows)) == (kept_incident.part, kept_incident.rows)
@@ -110,7 +114,7 @@ def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path,
 
     trainer.model.encoder.embedding.weight.register_hook(explode)
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
-    trouble = find_trouble(training_loss, batch, seed=7, scale=0.1)
+    trouble = locate_nonfinite(training_loss, batch, seed=7, scale=0.1)
     assert (trouble.part, trouble.rows) == ("the gradient of encoder.embedding.weight", [0])
     assert len(trouble.stages) > 10
     assert all(stage.largest < 1e3 for stage in trouble.stages)
@@ -126,7 +130,7 @@ def test_weights_that_are_no_numbers_are_named_themselves(tmp_path):
 def test_a_healthy_batch_has_no_trouble(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
-    assert find_trouble(training_loss, trainer.stream.next(), seed=1, scale=0.1) is None
+    assert locate_nonfinite(training_loss, trainer.stream.next(), seed=1, scale=0.1) is None
 
 
 @pytest.mark.parametrize("bad", [[3], [0, 7], list(range(9)), []])
@@ -144,7 +148,7 @@ def test_an_evaluation_that_is_no_number_names_split_part_and_pair(tmp_path):
     message = str(stopped.value)
     assert "the train loss after step 0 is nan; it begins in encoder" in message
     assert " of en-es (train): " in message
-    assert not read_incident(tmp_path / "run/diverged/step-000000").is_training
+    assert not read_nonfinite_report(tmp_path / "run/diverged/step-000000").is_training
     assert trainer.run_folder.metrics.read_bytes() == b""
 
 
@@ -154,7 +158,7 @@ def test_what_is_no_number_never_reaches_a_checkpoint(tmp_path, where):
     trainer.step()
     trainer.save()
     trainer.step()
-    tensors = {"weights": trainer.model.state_dict(), "optimizer": trainer.optimizer.memory}[where]
+    tensors = {"weights": trainer.model.state_dict(), "optimizer": trainer.optimizer.state}[where]
     next(value for value in tensors.values() if value.dim() == 2)[0, 0] = torch.nan
     with pytest.raises(DivergedError, match=r"step 2 is not saved: '.*' has values that are not"):
         trainer.save()
@@ -254,7 +258,7 @@ def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell,
     spoil_second_word(trainer.model.encoder.layers[0].get_submodule(way))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     batch = trainer.stream.next()
-    trouble = find_trouble(training_loss, batch, seed=1, scale=0.1)
+    trouble = locate_nonfinite(training_loss, batch, seed=1, scale=0.1)
     assert trouble.part == trouble.stages[-1].name == f"encoder.layers.0.{way}.candidate"
     assert all(math.isfinite(stage.largest) for stage in trouble.stages[:-1])
     several = (batch.source != PAD_ID).sum(dim=1) > 1
@@ -281,4 +285,4 @@ def test_a_kept_batch_of_a_stranger_is_not_believed(tmp_path, change):
     content = json.loads((folder / "batch.json").read_text())["content"]
     (folder / "batch.json").write_bytes(json_with_checksum(content | change))
     with pytest.raises(CheckpointError, match=r"batch\.json: "):
-        read_incident(folder)
+        read_nonfinite_report(folder)

@@ -169,13 +169,13 @@ def test_a_sentence_of_unknown_words_that_gives_no_number_is_noticed(name):
 def test_a_search_that_takes_the_second_best_is_noticed(monkeypatch):
     from minitransformer import search
 
-    best = search.most_probable
+    best = search.top_tokens
 
     def second_best(scores, count):
         values, numbers = best(scores, count + 1)
         return values[:, 1:], numbers[:, 1:]
 
-    monkeypatch.setattr(search, "most_probable", second_best)
+    monkeypatch.setattr(search, "top_tokens", second_best)
     assert cached_as_uncached(patient("seed")).verdict == FAILED
 
 
@@ -338,7 +338,7 @@ def test_an_examined_training_has_the_bits_of_one_that_was_not(tmp_path):
     examine_before_training(examined)
     assert examined.run() == 0
     assert same_bits(weights(plain), weights(examined))
-    assert same_bits(plain.optimizer.memory, examined.optimizer.memory)
+    assert same_bits(plain.optimizer.state, examined.optimizer.state)
 
 
 def train(*arguments: str) -> int:

@@ -1,7 +1,7 @@
 import torch
 
 from minitransformer.run import RunFolder
-from minitransformer.training.callbacks import Watcher
+from minitransformer.training.callbacks import Callback
 from minitransformer.translator import Translator
 from tests.processes import run
 from tests.small_runs import final_hashes, same_bits, trainer_for, weights
@@ -12,7 +12,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-class Spoiler(Watcher):
+class Spoiler(Callback):
     """From step 6 on, everything gets worse."""
 
     def on_step(self, trainer, report):
@@ -22,7 +22,7 @@ class Spoiler(Watcher):
 
 
 def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
-    trainer = trainer_for(tmp_path / "run", *SETTINGS, watchers=[Spoiler()])
+    trainer = trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()])
     assert trainer.run() == 0
     assert (trainer.state.best_step, trainer.state.step) == (4, 8)
     assert trainer.has_lost_patience
@@ -32,7 +32,7 @@ def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
 
 
 def test_a_run_that_stopped_early_is_finished_until_it_is_given_more_patience(tmp_path):
-    trainer_for(tmp_path / "run", *SETTINGS, watchers=[Spoiler()]).run()
+    trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()]).run()
     again = trainer_for(tmp_path / "run", *SETTINGS)
     assert again.is_finished
     more = trainer_for(tmp_path / "run", *SETTINGS, "training.patience=5")
@@ -42,20 +42,20 @@ def test_a_run_that_stopped_early_is_finished_until_it_is_given_more_patience(tm
 
 
 def test_patience_is_counted_across_an_interruption(tmp_path):
-    whole = trainer_for(tmp_path / "whole", *SETTINGS, watchers=[Spoiler()])
+    whole = trainer_for(tmp_path / "whole", *SETTINGS, callbacks=[Spoiler()])
     whole.run()
-    trainer_for(tmp_path / "parts", *SETTINGS, "training.steps=7", watchers=[Spoiler()]).run()
+    trainer_for(tmp_path / "parts", *SETTINGS, "training.steps=7", callbacks=[Spoiler()]).run()
     # The seventh step was the last one, so it was evaluated, which the whole run did not do.
-    resumed = trainer_for(tmp_path / "parts", *SETTINGS, watchers=[Spoiler()])
+    resumed = trainer_for(tmp_path / "parts", *SETTINGS, callbacks=[Spoiler()])
     assert resumed.state.evaluations_since_best == 2
     assert resumed.is_finished
-    interrupted = trainer_for(tmp_path / "cut", *SETTINGS, watchers=[Spoiler()])
+    interrupted = trainer_for(tmp_path / "cut", *SETTINGS, callbacks=[Spoiler()])
     while interrupted.state.step < 7:
-        interrupted.watchers[0].on_step(interrupted, interrupted.step())
+        interrupted.callbacks[0].on_step(interrupted, interrupted.step())
         if interrupted.state.step % 2 == 0:
             interrupted.evaluate()
     interrupted.save()
-    resumed = trainer_for(tmp_path / "cut", *SETTINGS, watchers=[Spoiler()])
+    resumed = trainer_for(tmp_path / "cut", *SETTINGS, callbacks=[Spoiler()])
     resumed.run()
     assert resumed.state.step == whole.state.step
     assert same_bits(weights(resumed), weights(whole))
@@ -64,7 +64,7 @@ def test_patience_is_counted_across_an_interruption(tmp_path):
 
 def test_no_more_checkpoints_are_kept_than_asked_for_besides_the_best(tmp_path):
     settings = (*SETTINGS, "training.patience=6", "training.keep_checkpoints=3")
-    trainer = trainer_for(tmp_path / "run", *settings, watchers=[Spoiler()])
+    trainer = trainer_for(tmp_path / "run", *settings, callbacks=[Spoiler()])
     trainer.run()
     assert RunFolder(tmp_path / "run").steps() == [16, 15, 14, 4]
 

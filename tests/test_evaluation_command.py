@@ -10,7 +10,7 @@ import torch
 from minitransformer import Translator
 from minitransformer.checkpoint import step_files
 from minitransformer.config import load_config
-from minitransformer.data.dataset import prepare
+from minitransformer.data.dataset import prepare_dataset
 from minitransformer.storage import replace_folder
 from tests.processes import Finished, run
 from tests.small_runs import trainer_for, weights
@@ -69,7 +69,7 @@ def test_pairs_that_may_have_been_learned_from_are_not_a_test(tmp_path):
         changed = evaluate(tmp_path, "run", "--set", change)
         assert changed.code == 1
         assert "or is split otherwise" in changed.err
-    learned = next(iter(prepare(load_config(tmp_path / "run/config.yaml")).corpus.train))
+    learned = next(iter(prepare_dataset(load_config(tmp_path / "run/config.yaml")).corpus.train))
     (tmp_path / "new.tsv").write_text(f"{learned.source}\tc\nelsewhere\tc\n")
     new = evaluate(tmp_path, "run", "--set", "data.split_test=0", "--set", "data.test=new.tsv")
     assert (

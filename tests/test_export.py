@@ -9,7 +9,7 @@ import torch
 from minitransformer.command_line import run_command
 from minitransformer.data.batching import pad
 from minitransformer.data.corpus import Pair
-from minitransformer.data.dataset import prepare
+from minitransformer.data.dataset import prepare_dataset
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK
 from minitransformer.errors import UsageError, UserError
 from minitransformer.export import main, write_ctranslate2
@@ -55,7 +55,7 @@ QUICK = ("no-bias-post-norm", "learned", "joint-pieces")
 
 def sentences(translator: Translator, config: Config) -> list[str]:
     """A corpus, unknown words, and sentences about as long as the model takes."""
-    pairs: list[Pair] = list(prepare(config, translator.tokenizer).corpus.splits["train"])
+    pairs: list[Pair] = list(prepare_dataset(config, translator.tokenizer).corpus.splits["train"])
     long = ["I " * length for length in range(LONGEST - 2, LONGEST + 3)]
     return [*(pair.source for pair in pairs), "Ωmega", "I ωo to <EOS>", *long]
 

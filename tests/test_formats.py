@@ -9,7 +9,7 @@ import torch
 
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.corpus import Pair
-from minitransformer.data.dataset import prepare
+from minitransformer.data.dataset import prepare_dataset
 from minitransformer.errors import DataError
 from minitransformer.settings import Config, DataConfig, TokenizerConfig
 from tests.corpus_files import WRITERS, corpus_of, counts, train_split, write, write_folder
@@ -43,10 +43,10 @@ def batches(place, kind: str) -> list[torch.Tensor]:
         data=DataConfig(train=place, cache=""),
         tokenizer=TokenizerConfig(kind=kind, joint=kind == "bpe", vocab_size=500),
     )
-    prepared = prepare(config)
-    assert len(prepared.encoded["train"]) == 1000
+    dataset = prepare_dataset(config)
+    assert len(dataset.encoded["train"]) == 1000
     stream = BatchStream(
-        prepared.encoded["train"], batch_tokens=300, seed=1, start_id=prepared.tokenizer.start_id
+        dataset.encoded["train"], batch_tokens=300, seed=1, start_id=dataset.tokenizer.start_id
     )
     return [tensor for _ in range(2 * len(stream.order)) for tensor in stream.next()]
 

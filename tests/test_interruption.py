@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer.training.callbacks import Watcher
+from minitransformer.training.callbacks import Callback
 from tests.events import everything_without_clock
 from tests.processes import ROOT, Running, run
 from tests.small_runs import final_hashes, trainer_for
@@ -120,11 +120,11 @@ with StopSignals() as stop:
 
 
 def test_a_signal_before_the_first_step_says_that_nothing_was_saved(tmp_path):
-    class Impatient(Watcher):
+    class Impatient(Callback):
         def on_start(self, trainer):
             os.kill(os.getpid(), signal.SIGINT)
 
-    trainer = trainer_for(tmp_path / "run", watchers=[Impatient()])
+    trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
     assert trainer.run() == 130
     assert not trainer.run_folder.has_started
     assert trainer_for(tmp_path / "run").run() == 0

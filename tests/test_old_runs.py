@@ -12,7 +12,7 @@ from minitransformer.data.batching import make_batch
 from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.run import RunFolder
-from minitransformer.search import evaluating
+from minitransformer.search import eval_mode
 from minitransformer.storage import json_with_checksum
 from tests.processes import ROOT, run
 from tests.small_runs import trainer_for
@@ -31,7 +31,7 @@ def log_probabilities(translator: Translator, source: str, target: str) -> list[
         translator.tokenizer.encode_target(target).ids,
     )
     batch = make_batch([ids], translator.tokenizer.start_id)
-    with evaluating(translator.model), torch.inference_mode():
+    with eval_mode(translator.model), torch.inference_mode():
         memory = translator.model.encode(batch.source)
         logits = translator.model.decode(batch.target_input, memory)
     found = logits.log_softmax(dim=-1)[0]

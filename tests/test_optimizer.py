@@ -38,7 +38,7 @@ def test_every_bit_is_that_of_torch(stops_after):
         reference.step()
         reference.zero_grad()
         if step == stops_after:
-            memory = {name: value.clone() for name, value in optimizer.memory.items()}
+            memory = {name: value.clone() for name, value in optimizer.state.items()}
             optimizer = AdamW(ours, config)
             optimizer.load(memory)
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -54,7 +54,7 @@ def test_what_is_not_trained_is_left_alone():
     model(torch.randn(4, 5)).sum().backward()
     optimizer.step(0.1)
     assert torch.equal(model[0].weight, before)
-    assert {name.split(".")[0] for name in optimizer.memory} == {"1", "2"}
+    assert {name.split(".")[0] for name in optimizer.state} == {"1", "2"}
 
 
 def test_training_does_not_load_the_compiler_of_torch(tmp_path):

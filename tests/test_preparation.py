@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from minitransformer.data import dataset as preparation
-from minitransformer.data.dataset import Collector, prepare
+from minitransformer.data.dataset import Collector, prepare_dataset
 from minitransformer.data.tokenizer import EOS_ID, UNK_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, DataError
 from minitransformer.settings import Config, DataConfig, FiltersConfig, ModelConfig, TokenizerConfig
@@ -37,18 +37,18 @@ def write(folder, count=40) -> None:
     (folder / "pairs.tsv").write_text(content)
 
 
-def ids_of(prepared, split="train") -> list:
-    return list(prepared.encoded[split])
+def ids_of(dataset, split="train") -> list:
+    return list(dataset.encoded[split])
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe"])
 def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path, monkeypatch):
     write(tmp_path)
     config = config_for(tmp_path, tokenizer=KINDS[kind], split_valid=5)
-    first = prepare(config)
+    first = prepare_dataset(config)
     assert "is kept for next time" in first.notes[0]
     monkeypatch.setattr(preparation, "load_corpus", None)  # it would have to be read again
-    second = prepare(config)
+    second = prepare_dataset(config)
     assert "is taken from" in second.notes[0]
     for split in ("train", "valid"):
         assert ids_of(first, split) == ids_of(second, split)
@@ -69,16 +69,16 @@ def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path,
 )  # fmt: skip
 def test_it_is_encoded_again_when_a_setting_changed(change, large, tmp_path):
     write(tmp_path)
-    prepare(config_for(tmp_path))
-    assert "is kept for next time" in prepare(config_for(tmp_path, **change)).notes[0]
-    assert "is taken from" in prepare(config_for(tmp_path)).notes[0]
+    prepare_dataset(config_for(tmp_path))
+    assert "is kept for next time" in prepare_dataset(config_for(tmp_path, **change)).notes[0]
+    assert "is taken from" in prepare_dataset(config_for(tmp_path)).notes[0]
 
 
 def test_it_is_encoded_again_when_the_file_changed(large, tmp_path):
     write(tmp_path)
-    before = prepare(config_for(tmp_path))
+    before = prepare_dataset(config_for(tmp_path))
     write(tmp_path, count=41)
-    after = prepare(config_for(tmp_path))
+    after = prepare_dataset(config_for(tmp_path))
     assert "is kept for next time" in after.notes[0]
     assert len(after.encoded["train"]) == 41
     assert before.fingerprint != after.fingerprint
@@ -89,7 +89,7 @@ def test_it_is_encoded_again_when_the_file_changed(large, tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
 def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
     write(tmp_path)
-    expected = ids_of(prepare(config_for(tmp_path)))
+    expected = ids_of(prepare_dataset(config_for(tmp_path)))
     (place,) = (tmp_path / "cache").iterdir()
     content = bytearray((place / name).read_bytes())
     if damage == "delete":
@@ -99,7 +99,7 @@ def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
     else:
         content[-3] ^= 1
         (place / name).write_bytes(content)
-    again = prepare(config_for(tmp_path))
+    again = prepare_dataset(config_for(tmp_path))
     assert "is kept for next time" in again.notes[0]
     assert ids_of(again) == expected
 
@@ -107,18 +107,18 @@ def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
 def test_small_corpora_and_an_empty_setting_leave_no_copy(large, tmp_path, monkeypatch):
     write(tmp_path)
     config = Config(data=DataConfig(train=str(tmp_path / "pairs.tsv"), cache=""))
-    assert prepare(config).notes == []
+    assert prepare_dataset(config).notes == []
     monkeypatch.setattr(preparation, "LARGE", 41)
-    assert prepare(config_for(tmp_path)).notes == []
+    assert prepare_dataset(config_for(tmp_path)).notes == []
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_cache_that_cannot_be_written_is_no_trouble(large, tmp_path):
     write(tmp_path)
     (tmp_path / "cache").write_text("a file is in the way")
-    prepared = prepare(config_for(tmp_path))
-    assert "is not kept" in prepared.notes[0]
-    assert len(prepared.encoded["train"]) == 40
+    dataset = prepare_dataset(config_for(tmp_path))
+    assert "is not kept" in dataset.notes[0]
+    assert len(dataset.encoded["train"]) == 40
 
 
 def test_a_run_continues_with_its_own_tokenizer_and_the_same_bits(large, tmp_path):
@@ -139,10 +139,10 @@ def test_a_run_continues_with_its_own_tokenizer_and_the_same_bits(large, tmp_pat
 def test_another_tokenizer_than_the_stored_one_is_honoured(large, tmp_path):
     write(tmp_path)
     config = config_for(tmp_path)
-    prepare(config)
+    prepare_dataset(config)
     other = PairTokenizer.train([("a b", "b a")], config)
-    assert len(prepare(config, other).tokenizer.source) == len(other.source)
-    assert len(prepare(config).tokenizer.source) == 8 + 4
+    assert len(prepare_dataset(config, other).tokenizer.source) == len(other.source)
+    assert len(prepare_dataset(config).tokenizer.source) == 8 + 4
 
 
 def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, tmp_path):
@@ -159,7 +159,7 @@ def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, t
 def prepare_in_a_process(config: Config, start, found) -> None:
     preparation.LARGE = 10
     start.wait()
-    found.put(prepare(config).notes)
+    found.put(prepare_dataset(config).notes)
 
 
 def test_several_processes_may_start_at_once(tmp_path):
@@ -188,7 +188,7 @@ def test_what_a_killed_process_left_is_in_nobodys_way(large, tmp_path):
     old = tmp_path / "cache" / ".abc.1.part"
     old.mkdir(parents=True)
     os.utime(old, (0, 0))
-    assert "is kept for next time" in prepare(config_for(tmp_path)).notes[0]
+    assert "is kept for next time" in prepare_dataset(config_for(tmp_path)).notes[0]
     assert not old.exists()
 
 
@@ -196,45 +196,43 @@ def test_the_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
     (tmp_path / "valid.tsv").write_text("a x\tc d\ny\tz z z\n")
     for kind in ("words", "bpe"):
-        prepared = prepare(
+        dataset = prepare_dataset(
             config_for(tmp_path, valid=str(tmp_path / "valid.tsv"), tokenizer=KINDS[kind])
         )
-        assert not {"x", "y", "z", "▁x", "▁y", "▁z"} & set(prepared.tokenizer.source.ids)
-        assert counts(prepared.corpus.splits["valid"]) == {"unknown": (2, 1)}
+        assert not {"x", "y", "z", "▁x", "▁y", "▁z"} & set(dataset.tokenizer.source.ids)
+        assert counts(dataset.corpus.splits["valid"]) == {"unknown": (2, 1)}
 
 
 def test_the_unknown_rate_is_reported_and_follows_its_policy(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
     (tmp_path / "valid.tsv").write_text("a x\tc d\na b\tc d\n")
     valid = {"valid": str(tmp_path / "valid.tsv")}
-    prepared = prepare(config_for(tmp_path, **valid))
-    (line,) = [
-        line for line in prepared.corpus.splits["valid"].report.lines() if "training" in line
-    ]
+    dataset = prepare_dataset(config_for(tmp_path, **valid))
+    (line,) = [line for line in dataset.corpus.splits["valid"].report.lines() if "training" in line]
     assert "25.0% of all source and 0.0% of all target tokens" in line
-    skipped = prepare(config_for(tmp_path, filters={"unknown": "skip"}, **valid))
+    skipped = prepare_dataset(config_for(tmp_path, filters={"unknown": "skip"}, **valid))
     assert len(skipped.encoded["valid"]) == len(skipped.corpus.splits["valid"]) == 1
     with pytest.raises(DataError, match=r"filters\.unknown is error"):
-        prepare(config_for(tmp_path, filters={"unknown": "error"}, **valid))
+        prepare_dataset(config_for(tmp_path, filters={"unknown": "error"}, **valid))
 
 
 def test_held_out_pairs_of_unknown_words_alone_are_kept_and_counted(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
     (tmp_path / "valid.tsv").write_text("x y\tz\n")
-    prepared = prepare(config_for(tmp_path, valid=str(tmp_path / "valid.tsv")))
-    assert ids_of(prepared, "valid") == [([UNK_ID, UNK_ID], [UNK_ID, EOS_ID])]
+    dataset = prepare_dataset(config_for(tmp_path, valid=str(tmp_path / "valid.tsv")))
+    assert ids_of(dataset, "valid") == [([UNK_ID, UNK_ID], [UNK_ID, EOS_ID])]
     assert (
         "100.0% of all source and 100.0% of all target"
-        in prepared.corpus.splits["valid"].report.lines()[0]
+        in dataset.corpus.splits["valid"].report.lines()[0]
     )
 
 
 def test_sentences_that_are_far_too_long_are_not_even_split(tmp_path):
     (tmp_path / "pairs.tsv").write_bytes(b"a\tb\n" + b"x" * 10_000_000 + b"\ty\n")
     for kind in ("words", "bpe"):
-        prepared = prepare(config_for(tmp_path, tokenizer=KINDS[kind]))
-        assert counts(prepared.corpus.train) == {"too_long": (1, 2)}
-        assert prepared.corpus.train.first(9) == [("a", "b")]
+        dataset = prepare_dataset(config_for(tmp_path, tokenizer=KINDS[kind]))
+        assert counts(dataset.corpus.train) == {"too_long": (1, 2)}
+        assert dataset.corpus.train.first(9) == [("a", "b")]
 
 
 @pytest.mark.parametrize(("size", "width"), [(100, 2), (2**16, 2), (2**16 + 1, 4)])
@@ -251,4 +249,4 @@ def test_an_id_takes_no_more_bytes_than_its_vocabulary_needs(size, width):
 def test_the_first_line_of_a_defect_is_the_first_whatever_reading_finds_it(tmp_path):
     long, longer = "x " * 70, "x" * 10_000
     (tmp_path / "pairs.tsv").write_text(f"a\tb\n{long}\ty\nc\td\n{longer}\ty\n")
-    assert counts(prepare(config_for(tmp_path)).corpus.train) == {"too_long": (2, 2)}
+    assert counts(prepare_dataset(config_for(tmp_path)).corpus.train) == {"too_long": (2, 2)}

@@ -11,7 +11,7 @@ from benchmarks.quality import test_set as sentences_to_test
 from benchmarks.torch_model import TorchModel
 from minitransformer import Translator
 from minitransformer.data.batching import Batch, BatchStream
-from minitransformer.data.dataset import Prepared, prepare
+from minitransformer.data.dataset import Dataset, prepare_dataset
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import ConfigError, DataError
 from minitransformer.model.base import build_model
@@ -31,9 +31,9 @@ MODERN = (
 )  # fmt: skip
 
 
-def prepared_with(*changes: str) -> tuple[Config, Prepared]:
+def prepared_with(*changes: str) -> tuple[Config, Dataset]:
     config = small_config(*MODERN, *changes)
-    return config, prepare(config)
+    return config, prepare_dataset(config)
 
 
 def rows(batch: Batch) -> list[tuple[list[int], list[int]]]:
@@ -43,13 +43,13 @@ def rows(batch: Batch) -> list[tuple[list[int], list[int]]]:
 
 
 def test_both_learn_from_the_same_batches_however_many_processes_share_them(tmp_path):
-    config, prepared = prepared_with("training.seed=3")
-    theirs = baseline.Training(config, RunFolder(tmp_path / "theirs"), prepared).stream
+    config, dataset = prepared_with("training.seed=3")
+    theirs = baseline.Training(config, RunFolder(tmp_path / "theirs"), dataset).stream
     ours = trainer_for(tmp_path / "ours", *MODERN, "training.seed=3").stream
     halves = [
         BatchStream(
-            prepared.encoded["train"], batch_tokens=config.training.batch_tokens, seed=3,
-            start_id=prepared.tokenizer.start_id, rank=rank, world_size=2,
+            dataset.encoded["train"], batch_tokens=config.training.batch_tokens, seed=3,
+            start_id=dataset.tokenizer.start_id, rank=rank, world_size=2,
         )
         for rank in range(2)
     ]  # fmt: skip
@@ -59,12 +59,10 @@ def test_both_learn_from_the_same_batches_however_many_processes_share_them(tmp_
         assert sorted(row for half in halves for row in rows(half.next())) == expected
 
 
-def both_with_the_same_weights(
-    config: Config, prepared: Prepared
-) -> tuple[Transformer, TorchModel]:
-    sizes = len(prepared.tokenizer.source), len(prepared.tokenizer.target)
+def both_with_the_same_weights(config: Config, dataset: Dataset) -> tuple[Transformer, TorchModel]:
+    sizes = len(dataset.tokenizer.source), len(dataset.tokenizer.target)
     ours = build_model(config.model, *sizes, PAD_ID)
-    theirs = baseline.build(config, prepared.tokenizer)
+    theirs = baseline.build(config, dataset.tokenizer)
     for our_module, their_module in module_pairs(ours, theirs.transformer, "pre"):
         if hasattr(our_module, "query"):
             copy_attention(our_module, their_module)
@@ -76,28 +74,28 @@ def both_with_the_same_weights(
 
 
 def test_with_the_same_weights_both_say_the_same():
-    config, prepared = prepared_with()
-    ours, theirs = both_with_the_same_weights(config, prepared)
-    translator = Translator(ours.eval(), prepared.tokenizer, config)
+    config, dataset = prepared_with()
+    ours, theirs = both_with_the_same_weights(config, dataset)
+    translator = Translator(ours.eval(), dataset.tokenizer, config)
     sources = ["I go", "We drink tea"]
-    ids = [prepared.tokenizer.encode_source(text).ids for text in sources]
-    start, longest = prepared.tokenizer.start_id, config.model.max_length
+    ids = [dataset.tokenizer.encode_source(text).ids for text in sources]
+    start, longest = dataset.tokenizer.start_id, config.model.max_length
     said = baseline.translate(theirs.eval(), ids, start, longest, 2)
     assert any(said)
-    assert [prepared.tokenizer.target.decode(each) for each in said] == [
+    assert [dataset.tokenizer.target.decode(each) for each in said] == [
         each.text for each in translator.translate(sources)
     ]
 
 
 @pytest.mark.parametrize("inner", [0.0, 0.3])
 def test_both_drop_values_in_the_same_places(inner):
-    config, prepared = prepared_with(
+    config, dataset = prepared_with(
         "model.dropout=0.2",
         f"model.self_attention_dropout={inner}",
         f"model.cross_attention_dropout={inner}",
         f"model.activation_dropout={inner}",
     )
-    model = baseline.build(config, prepared.tokenizer)
+    model = baseline.build(config, dataset.tokenizer)
     for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
         assert layer.dropout.p == layer.self_attn.dropout == inner
         assert layer.dropout1.p == layer.dropout2.p == 0.2
@@ -105,15 +103,15 @@ def test_both_drop_values_in_the_same_places(inner):
 
 
 def test_with_the_same_weights_both_have_the_same_loss():
-    config, prepared = prepared_with(
+    config, dataset = prepared_with(
         "model.dropout=0",
         "model.self_attention_dropout=0",
         "model.cross_attention_dropout=0",
         "model.activation_dropout=0",
     )
-    ours, theirs = both_with_the_same_weights(config, prepared)
+    ours, theirs = both_with_the_same_weights(config, dataset)
     stream = BatchStream(
-        prepared.encoded["train"], batch_tokens=200, seed=1, start_id=prepared.tokenizer.start_id
+        dataset.encoded["train"], batch_tokens=200, seed=1, start_id=dataset.tokenizer.start_id
     )
     batch = stream.next()
     loss = baseline.summed_loss(theirs, batch, config.training.label_smoothing)
@@ -123,14 +121,14 @@ def test_with_the_same_weights_both_have_the_same_loss():
 
 
 def test_a_stopped_baseline_goes_on_to_the_same_weights(tmp_path):
-    config, prepared = prepared_with()
-    whole = baseline.Training(config, RunFolder(tmp_path / "whole"), prepared)
+    config, dataset = prepared_with()
+    whole = baseline.Training(config, RunFolder(tmp_path / "whole"), dataset)
     whole.run()
-    stopped = baseline.Training(config, RunFolder(tmp_path / "parts"), prepared)
+    stopped = baseline.Training(config, RunFolder(tmp_path / "parts"), dataset)
     for _ in range(4):
         stopped.step()
     stopped.save()
-    again = baseline.Training(config, RunFolder(tmp_path / "parts"), prepared)
+    again = baseline.Training(config, RunFolder(tmp_path / "parts"), dataset)
     assert again.state.step == 4
     again.run()
     for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
@@ -141,12 +139,12 @@ def test_a_stopped_baseline_goes_on_to_the_same_weights(tmp_path):
 
 
 def test_batch_neighbours_never_change_what_torchs_model_says(tmp_path):
-    config, prepared = prepared_with("training.steps=40", "training.learning_rate=0.01")
-    training = baseline.Training(config, RunFolder(tmp_path), prepared)
+    config, dataset = prepared_with("training.steps=40", "training.learning_rate=0.01")
+    training = baseline.Training(config, RunFolder(tmp_path), dataset)
     training.run()
-    sources = [pair.source for pair in prepared.encoded["valid"]][:6]
+    sources = [pair.source for pair in dataset.encoded["valid"]][:6]
     together, alone = (
-        baseline.translate(training.model, sources, prepared.tokenizer.start_id, 20, batch_size)
+        baseline.translate(training.model, sources, dataset.tokenizer.start_id, 20, batch_size)
         for batch_size in (6, 1)
     )
     assert together == alone
@@ -154,22 +152,22 @@ def test_batch_neighbours_never_change_what_torchs_model_says(tmp_path):
 
 
 def test_a_shape_that_torch_has_not_is_refused():
-    config, prepared = prepared_with("model.positional_encoding=rotary", "model.norm=none")
+    config, dataset = prepared_with("model.positional_encoding=rotary", "model.norm=none")
     with pytest.raises(ConfigError, match=r"pre or post; model\.positional_encoding is sinusoidal"):
-        baseline.build(config, prepared.tokenizer)
+        baseline.build(config, dataset.tokenizer)
 
 
 def test_references_belong_to_the_sentences_of_the_test(tmp_path):
     test, several = tmp_path / "test.tsv", tmp_path / "several.tsv"
     test.write_text("We eat\tComemos\nI go\tVoy\n")
     several.write_text("I go\tVoy\tYo voy\nWe sleep\tDormimos\nWe eat\tComemos\n")
-    _, prepared = prepared_with(f"data.test={test}")
-    found = sentences_to_test(prepared.corpus.splits, several)
+    _, dataset = prepared_with(f"data.test={test}")
+    found = sentences_to_test(dataset.corpus.splits, several)
     assert found.sources == ["We eat", "I go"]
     assert found.references == [["Comemos"], ["Voy", "Yo voy"]]
     several.write_text("I go\tVoy\n")
     with pytest.raises(DataError, match=r"no translation of 1 of the 2 .* 'We eat'"):
-        sentences_to_test(prepared.corpus.splits, several)
+        sentences_to_test(dataset.corpus.splits, several)
 
 
 @pytest.mark.slow

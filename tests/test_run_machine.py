@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from minitransformer.checkpoint import model_tensors, tensor_bytes
-from minitransformer.data.batching import mix
+from minitransformer.data.batching import fold_in
 from minitransformer.storage import checksum
 from minitransformer.training.trainer import INITIALIZATION, Trainer, evaluate_splits
 from tests.small_runs import trainer_for
@@ -43,7 +43,7 @@ class Reference(NamedTuple):
 
 def hash_of(trainer: Trainer) -> str:
     """A checksum of the weights and of the optimizer's memory."""
-    memory = {f"optimizer.{name}": value for name, value in trainer.optimizer.memory.items()}
+    memory = {f"optimizer.{name}": value for name, value in trainer.optimizer.state.items()}
     return checksum(tensor_bytes(model_tensors(trainer.model) | memory))
 
 
@@ -163,7 +163,7 @@ TestARunInAnyOrder = RunMachine.TestCase
 @pytest.mark.slow
 def test_the_machine_notices_a_dropout_that_depends_on_what_ran_before(tmp_path, monkeypatch):
     """Seeded once at the start and never again, a resumed run draws other dropout masks."""
-    seed, once = torch.manual_seed, mix(1, INITIALIZATION)
+    seed, once = torch.manual_seed, fold_in(1, INITIALIZATION)
     monkeypatch.setattr(torch, "manual_seed", lambda value: seed(value) if value == once else None)
     broken = reference_of(tmp_path)
 

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from minitransformer.checkpoint import State
-from minitransformer.training import divergence as source_watch
-from minitransformer.training.callbacks import Watcher
-from minitransformer.training.divergence import SourceWatch, source_gain
+from minitransformer.checkpoint import TrainerState
+from minitransformer.training import divergence as source_dependence
+from minitransformer.training.callbacks import Callback
+from minitransformer.training.divergence import SourceDependence, source_gain
 from tests.small_runs import trainer_for
 
 
-class Listener(Watcher):
+class Listener(Callback):
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
@@ -42,7 +42,7 @@ def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_
         "evaluation.every=1000",
     )
     listener = Listener()
-    trainer.watchers.append(listener)
+    trainer.callbacks.append(listener)
     trainer.run()
     assert gain_of(trainer) > 1
     assert listener.warnings == []
@@ -64,7 +64,7 @@ def test_a_run_that_never_listens_is_told_once_from_its_middle_on(tmp_path):
     listener = Listener()
     trainer = trainer_for(
         tmp_path / "run", "training.trainable=[head]", "training.steps=220",
-        "evaluation.every=20", "training.save_every=1000", watchers=[listener],
+        "evaluation.every=20", "training.save_every=1000", callbacks=[listener],
     )  # fmt: skip
     deafen(trainer)
     trainer.run()
@@ -75,7 +75,7 @@ def test_a_run_that_never_listens_is_told_once_from_its_middle_on(tmp_path):
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
 def test_a_run_of_a_few_steps_is_not_blamed(tmp_path, steps):
     listener = Listener()
-    trainer_for(tmp_path / "run", f"training.steps={steps}", watchers=[listener]).run()
+    trainer_for(tmp_path / "run", f"training.steps={steps}", callbacks=[listener]).run()
     assert listener.warnings == []
 
 
@@ -92,7 +92,10 @@ def test_one_pair_alone_says_nothing(tmp_path):
     data.write_text("Good night\tBuenas noches\nGood night\tBuenas\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
     assert gain_of(trainer) is None
-    assert SourceWatch(trainer.model, trainer.encoded, 3).warning(State(step=999), 999) == ""
+    assert (
+        SourceDependence(trainer.model, trainer.encoded, 3).warning(TrainerState(step=999), 999)
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,9 +107,9 @@ def test_one_pair_alone_says_nothing(tmp_path):
     ],
 )  # fmt: skip
 def test_when_a_warning_is_due(monkeypatch, tmp_path, before, gain, step, words):
-    monkeypatch.setattr(source_watch, "source_gain", lambda *arguments: gain)
+    monkeypatch.setattr(source_dependence, "source_gain", lambda *arguments: gain)
     trainer = trainer_for(tmp_path / "run")
-    state = State(step=step, most_source_gain=before)
-    warning = SourceWatch(trainer.model, trainer.encoded, 3).warning(state, 1000)
+    state = TrainerState(step=step, most_source_gain=before)
+    warning = SourceDependence(trainer.model, trainer.encoded, 3).warning(state, 1000)
     assert (words in warning) if words else warning == ""
     assert state.most_source_gain == (max(before, gain) if math.isfinite(gain) else before)

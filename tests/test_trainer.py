@@ -18,7 +18,7 @@ from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.metrics import Sum
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.run import RunFolder
-from minitransformer.training.callbacks import Watcher
+from minitransformer.training.callbacks import Callback
 from tests.corpus_files import counts
 from tests.small_runs import KINDS, RECURRENT, same_bits, trainer_for, weights
 
@@ -171,7 +171,7 @@ def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
 
 
 def test_watchers_are_told_of_everything_in_order(tmp_path):
-    class Diary(Watcher):
+    class Diary(Callback):
         def __init__(self):
             self.entries = []
 
@@ -192,7 +192,7 @@ def test_watchers_are_told_of_everything_in_order(tmp_path):
             self.entries.append(f"end {exit_code}")
 
     diary = Diary()
-    trainer_for(tmp_path / "run", watchers=[diary]).run()
+    trainer_for(tmp_path / "run", callbacks=[diary]).run()
     scores = "evaluation train+valid"
     assert diary.entries == [
         "start", scores, 1, 2, 3, "save", 4, 5, scores, "save", 6, "save", 7, 8, 9, "save",
@@ -231,14 +231,14 @@ def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
     trainer = trainer_for(tmp_path / "run", "evaluation.best_metric=loss")
     losses = {}
 
-    class Spoiler(Watcher):
+    class Spoiler(Callback):
         def on_evaluation(self, trainer, evaluations):
             losses[trainer.state.step] = evaluations["valid"].loss.mean
             if trainer.state.step == 5:
                 with torch.no_grad():
                     trainer.model.head.weight.mul_(-50)
 
-    trainer.watchers.append(Spoiler())
+    trainer.callbacks.append(Spoiler())
     trainer.run()
     assert losses[5] < losses[10]
     folder = RunFolder(tmp_path / "run")
@@ -444,12 +444,12 @@ def test_a_finished_run_keeps_its_config(tmp_path):
 
 
 def test_a_signal_between_two_saves_is_followed_by_a_save(tmp_path):
-    class Impatient(Watcher):
+    class Impatient(Callback):
         def on_step(self, trainer, report):
             if trainer.state.step == 4:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    trainer = trainer_for(tmp_path / "run", watchers=[Impatient()])
+    trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
     assert trainer.run() == 143
     assert trainer.run_folder.steps()[0] == 4
 
@@ -484,7 +484,7 @@ def test_half_the_bits_train_nearly_the_same_and_keep_whole_weights(tmp_path, sh
         assert losses[1] == pytest.approx(losses[0], rel=0.02)
         assert losses[1] != losses[0], step
     assert {value.dtype for value in weights(half).values()} == {torch.float32}
-    assert {value.dtype for value in half.optimizer.memory.values()} == {torch.float32}
+    assert {value.dtype for value in half.optimizer.state.values()} == {torch.float32}
     half.save()
     again = trainer_for(tmp_path / "half", *shape, "training.precision=bf16")
     assert half.step().loss == again.step().loss

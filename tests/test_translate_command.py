@@ -103,10 +103,10 @@ def test_scores_follow_the_translation_on_its_line(tiny):
     result = translate(tiny.folder, "--scores", "Let's go")
     text, vamos, end = result.out.removesuffix("\n").split("\t")
     assert text == "Vamos"
-    token, probability, *runners_up = vamos.split(" ")
+    token, probability, *alternatives = vamos.split(" ")
     assert token == "Vamos"
     assert 0.5 < float(probability) <= 1
-    assert len(runners_up) == 6
+    assert len(alternatives) == 6
     assert end.startswith("<EOS> ")
 
 

@@ -18,7 +18,7 @@ from minitransformer.errors import CheckpointError
 MASK = 2**64 - 1
 
 
-def mix(*numbers: int) -> int:
+def fold_in(*numbers: int) -> int:
     """One well-spread 63-bit seed from several numbers (splitmix64's finisher, chained)."""
     state = 0
     for number in numbers:
@@ -70,7 +70,7 @@ def epoch_order(
     lengths: Lengths, *, batch_tokens: int, seed: int, epoch: int
 ) -> list[NDArray[numpy.int64]]:
     """One epoch as batches of places of pairs: each place once, each batch of similar lengths."""
-    random = numpy.random.RandomState(mix(seed, epoch) % 2**32)  # its stream is frozen for good
+    random = numpy.random.RandomState(fold_in(seed, epoch) % 2**32)  # its stream is frozen for good
     sources, targets = lengths
     shuffled = random.permutation(len(sources))
     by_length = shuffled[numpy.lexsort((sources[shuffled], targets[shuffled]))]

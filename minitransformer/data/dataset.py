@@ -165,7 +165,7 @@ def encoded_chunk(
     sides = [(tokenizer.source, tokenizer.source_eos), (tokenizer.target, True)]
     columns = []
     for place, (side, end) in enumerate(sides):
-        rows = side.number_all((pair[place] for _, pair in chunk), end=end)
+        rows = side.encode_batch((pair[place] for _, pair in chunk), end=end)
         columns.append([ids if len(ids) > end else [] for ids in rows])
     return zip(chunk, *columns, strict=True)
 
@@ -177,7 +177,7 @@ ARRAYS = ("kept", "source.ids", "source.ends", "target.ids", "target.ends")
 
 
 @dataclass
-class Prepared:
+class Dataset:
     """A corpus, its tokenizer, and the ids of each split; arrays of a large one stay on disk."""
 
     corpus: Corpus
@@ -187,7 +187,7 @@ class Prepared:
     notes: list[str] = field(default_factory=list)
 
 
-def prepare(config: Config, tokenizer: PairTokenizer | None = None) -> Prepared:
+def prepare_dataset(config: Config, tokenizer: PairTokenizer | None = None) -> Dataset:
     """Read and number what a config names, with a run's tokenizer or one trained for it."""
     sources = sources_of(config.data)
     place = stored_place(config, sources) if config.data.cache else None
@@ -205,18 +205,18 @@ def prepare(config: Config, tokenizer: PairTokenizer | None = None) -> Prepared:
     if "test" in corpus.splits:
         encoded["test"] = encode_split(corpus.splits["test"], trained, longest)
     refuse(list(corpus.splits.values()))
-    prepared = Prepared(corpus, trained, encoded, digest.hexdigest())
+    dataset = Dataset(corpus, trained, encoded, digest.hexdigest())
     # A tokenizer that was given may have been trained on other data than the place is named by.
     if place and tokenizer is None and len(encoded["train"]) >= LARGE:
         try:
-            store(prepared, place, config)
+            store(dataset, place, config)
         except OSError as error:
             problem = error.strerror or error
-            prepared.notes.append(f"the encoded corpus is not kept: {place}: {problem}")
+            dataset.notes.append(f"the encoded corpus is not kept: {place}: {problem}")
         else:
-            prepared = load_stored(place, config, sources, trained) or prepared
-            prepared.notes = [f"the encoded corpus is kept for next time: {place}"]
-    return prepared
+            dataset = load_stored(place, config, sources, trained) or dataset
+            dataset.notes = [f"the encoded corpus is kept for next time: {place}"]
+    return dataset
 
 
 def stored_place(config: Config, sources: dict[str, Source]) -> Path:
@@ -235,7 +235,7 @@ def stored_place(config: Config, sources: dict[str, Source]) -> Path:
     return path_of(config.data.cache) / key[:32]
 
 
-def store(prepared: Prepared, place: Path, config: Config) -> None:
+def store(dataset: Dataset, place: Path, config: Config) -> None:
     """Write aside, then rename; where another process was faster, its copy is as good."""
     place.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(place.parent)
@@ -243,11 +243,11 @@ def store(prepared: Prepared, place: Path, config: Config) -> None:
     try:
         (aside / "tokenizer").mkdir()
         files = {}
-        for name, content in prepared.tokenizer.to_files().items():
+        for name, content in dataset.tokenizer.to_files().items():
             write_file(aside / "tokenizer" / name, content)
             files[f"tokenizer/{name}"] = checksum(content)
-        splits = prepared.corpus.splits
-        for name, encoded in prepared.encoded.items():
+        splits = dataset.corpus.splits
+        for name, encoded in dataset.encoded.items():
             arrays = (splits[name].kept, *encoded.sources, *encoded.targets)
             for kind, values in zip(ARRAYS, arrays, strict=True):
                 path = aside / f"{name}.{kind}.npy"
@@ -258,7 +258,7 @@ def store(prepared: Prepared, place: Path, config: Config) -> None:
                 files[path.name] = file_checksum(path)
         meta = {
             "files": files,
-            "fingerprint": prepared.fingerprint,
+            "fingerprint": dataset.fingerprint,
             "reports": {name: asdict(split.report) for name, split in splits.items()},
         }
         write_file(aside / "meta.json", json_with_checksum(meta))
@@ -285,7 +285,7 @@ def clear_leftovers(folder: Path) -> None:
 
 def load_stored(
     place: Path, config: Config, sources: dict[str, Source], tokenizer: PairTokenizer | None
-) -> Prepared | None:
+) -> Dataset | None:
     """What is stored, unless it is absent, damaged, or made with another tokenizer."""
     try:
         meta = read_json_with_checksum((place / "meta.json").read_bytes(), str(place))
@@ -309,4 +309,4 @@ def load_stored(
     except (OSError, ValueError, CheckpointError):
         return None  # it is only a copy, to be made again
     notes = [f"the encoded corpus is taken from {place}"]
-    return Prepared(Corpus(config.data, splits), stored, encoded, meta["fingerprint"], notes)
+    return Dataset(Corpus(config.data, splits), stored, encoded, meta["fingerprint"], notes)

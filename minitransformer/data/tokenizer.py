@@ -178,7 +178,7 @@ class WordTokenizer:
         ids = [self.ids.get(token, UNK_ID) for token in tokens]
         return Encoded(text, [*tokens, EOS], [*ids, EOS_ID]) if end else Encoded(text, tokens, ids)
 
-    def number_all(self, texts: Iterable[str], *, end: bool) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str], *, end: bool) -> list[list[int]]:
         """The ids of many texts."""
         after = [EOS_ID] if end else []
         rows = []
@@ -308,7 +308,7 @@ class BpeTokenizer:
             else Encoded(text, tokens, pieces.ids)
         )
 
-    def number_all(self, texts: Iterable[str], *, end: bool) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str], *, end: bool) -> list[list[int]]:
         """The ids of many texts."""
         plain = [self.known_spelling(plain_spaces(text)) for text in texts]
         after = [EOS_ID] if end else []

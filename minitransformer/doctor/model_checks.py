@@ -21,7 +21,7 @@ from minitransformer.errors import ModelError
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.loss import TrainingLoss, cross_entropy
 from minitransformer.model.trace import record
-from minitransformer.search import Choice, evaluating, greedy
+from minitransformer.search import TokenScore, eval_mode, greedy
 from minitransformer.settings import Config
 from minitransformer.training.optimizer import AdamW
 from minitransformer.training.trainer import Trainer
@@ -172,7 +172,7 @@ def no_look_ahead(patient: Patient) -> Finding:
     others = target % (model.head.out_features - 1) + 1  # neither the same nor padding
     changed = torch.where(columns < places, target, others)
     source = batch.source[row].expand(length - 1, -1)
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         memory = model.encode(source)
         before, after = model.decode(target, memory), model.decode(changed, memory)
     moved = (after - before).abs().amax(dim=2)  # [places, T]
@@ -194,7 +194,7 @@ def no_neighbours(patient: Patient) -> Finding:
     """Padding and the other rows of a batch change nothing."""
     model, batch = patient[:2]
     largest = 0.0
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         logits = model(batch.source, batch.target_input)
         together = logits.log_softmax(dim=-1)  # [B, T, V]
         for row, (source, target) in enumerate(zip(batch.source, batch.target_input, strict=True)):
@@ -225,7 +225,7 @@ def word_order(patient: Patient) -> Finding:
         model.encoder.embedding.positions = None
     source = source.cpu()
     start = source.new_tensor([[patient.start_id]])
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         # Without positions the encoder's states only change places, which attention cannot notice.
         logits, otherwise = (model(each, start) for each in (source, turned(source)))
         others = source % (len(model.encoder.embedding.weight) - 1) + 1
@@ -257,7 +257,7 @@ def inner_backwards(source: Int[Tensor, "batch source"]) -> Int[Tensor, "batch s
 def attention_rows(patient: Patient) -> Finding:
     """Each query's weights sum to 1 over its keys, with nothing on padding."""
     name, (model, batch), settings = "attention", patient[:2], patient.config.model
-    with evaluating(model), torch.no_grad(), record(model) as tensors:
+    with eval_mode(model), torch.no_grad(), record(model) as tensors:
         model(batch.source, batch.target_input)
     rows = {path: each for path, each in tensors.items() if path.endswith(".weights")}
     if not rows:
@@ -292,10 +292,10 @@ CACHE = {
 def cached_as_uncached(patient: Patient) -> Finding:
     """Decoding from a cache gives the tokens and probabilities of decoding all at once."""
     model, batch, start_id, config = patient
-    limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
+    max_lengths = [min(TOKENS, config.model.max_length)] * len(batch.source)
     target = batch.target_input[:, :TOKENS]
     largest = 0.0
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         memory = model.encode(batch.source)
         logits = model.decode(target, memory)
         forced = logits.log_softmax(dim=-1)  # [B, T, V]
@@ -306,7 +306,7 @@ def cached_as_uncached(patient: Patient) -> Finding:
             for each in (cached, whole):
                 gap = each[:, -1].log_softmax(dim=-1) - forced[:, place]
                 largest = worse(largest, gap.abs().max())
-        produced = greedy(model, batch.source, start_id=start_id, limits=limits)
+        produced = greedy(model, batch.source, start_id=start_id, max_lengths=max_lengths)
         read = pad([[start_id, *(choice.id for choice in row[:-1])] for row in produced])
         once_more = model.decode(read.to(target), memory)
     others = other_choices(produced, once_more.log_softmax(dim=-1), rounding(once_more))
@@ -320,7 +320,7 @@ def cached_as_uncached(patient: Patient) -> Finding:
     )
 
 
-def other_choices(produced: list[list[Choice]], forced: Tensor, tolerance: float) -> int:
+def other_choices(produced: list[list[TokenScore]], forced: Tensor, tolerance: float) -> int:
     """How many tokens a search took that are not the most probable ones, or not as probable."""
     forced = forced.clone()
     forced[..., [PAD_ID, BOS_ID]] = -torch.inf  # never labels, so never answers
@@ -338,10 +338,11 @@ def same_twice(patient: Patient) -> Finding:
     """A model that was left in training mode translates a sentence the same way every time."""
     model, batch, start_id, config = patient
     dropout = max(dropout_rates(config.model).values())
-    limits = [min(TOKENS, config.model.max_length)] * len(batch.source)
+    max_lengths = [min(TOKENS, config.model.max_length)] * len(batch.source)
     with torch.random.fork_rng(devices=[]), training(model):
         first, second = (
-            greedy(model, batch.source, start_id=start_id, limits=limits) for _ in range(2)
+            greedy(model, batch.source, start_id=start_id, max_lengths=max_lengths)
+            for _ in range(2)
         )
     same = sum(are_same(one, other) for one, other in zip(first, second, strict=True))
     return judged(
@@ -352,7 +353,7 @@ def same_twice(patient: Patient) -> Finding:
     )
 
 
-def are_same(some: list[Choice], others: list[Choice]) -> bool:
+def are_same(some: list[TokenScore], others: list[TokenScore]) -> bool:
     """The same tokens, and as probable."""
     return [one.id for one in some] == [other.id for other in others] and all(
         abs(one.probability - other.probability) <= ROUNDING
@@ -384,7 +385,7 @@ def finite_everywhere(patient: Patient) -> Finding:
             )
     wrong = []
     training_loss = TrainingLoss(model, config.training)
-    with evaluating(model):
+    with eval_mode(model):
         for kind, each in (("of one token or unknown words", hard), ("of the corpus", batch)):
             result = training_loss(*each)
             # Not backward(): no gradient may be left behind for a training that comes next.
@@ -409,7 +410,7 @@ def finite_everywhere(patient: Patient) -> Finding:
 def start_loss(patient: Patient) -> Finding:
     """A model that knows nothing yet should find all tokens about equally probable."""
     model, (source, read, labels) = patient.model, patient.batch
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         logits = model(source, read)  # [B, T, V]
     # A head that is the embedding finds the token just read probable before it has learnt anything.
     is_tied = model.head.weight is model.decoder.embedding.weight

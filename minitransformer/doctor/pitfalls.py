@@ -28,9 +28,9 @@ from minitransformer.model.fast import dropout
 from minitransformer.model.trace import record
 from minitransformer.model.transformer import Embedding
 from minitransformer.run import RunFolder
-from minitransformer.search import evaluating
+from minitransformer.search import eval_mode
 from minitransformer.settings import Config, ModelConfig
-from minitransformer.training.callbacks import Watcher
+from minitransformer.training.callbacks import Callback
 from minitransformer.training.trainer import Trainer
 from minitransformer.translator import Translator
 
@@ -200,10 +200,10 @@ BREAKAGES = {
         title="dropout stays on when translating",
         file="search.py",
         wrong=("with torch.inference_mode():",),
-        right=("with evaluating(model), torch.inference_mode():",),
+        right=("with eval_mode(model), torch.inference_mode():",),
         shows="Every translation is made by a model with holes, and by another one each time.",
         check="same twice",
-        places=tuple((module, "evaluating", as_it_is) for module in (search, judging, beam)),
+        places=tuple((module, "eval_mode", as_it_is) for module in (search, judging, beam)),
         settings=("model.dropout=0.3", "model.cross_attention_dropout=0.3"),
     ),
 }
@@ -231,7 +231,7 @@ class Trained(NamedTuple):
         """The weights of the first layer's attention there, over held-out pairs."""
         pairs = self.trainer.encoded["valid"][:SENTENCES]
         batch = make_batch(pairs, self.trainer.tokenizer.start_id)
-        with evaluating(self.trainer.model), torch.no_grad(), record(self.trainer.model) as tensors:
+        with eval_mode(self.trainer.model), torch.no_grad(), record(self.trainer.model) as tensors:
             self.trainer.model(batch.source, batch.target_input)
         return tensors[f"{where}.weights"]
 
@@ -310,7 +310,7 @@ class Twin(NamedTuple):
     symptom: str
 
 
-class Scores(Watcher):
+class Scores(Callback):
     """Keeps what each evaluation found."""
 
     def __init__(self) -> None:

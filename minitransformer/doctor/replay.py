@@ -14,10 +14,10 @@ from minitransformer.training.divergence import (
     BATCH,
     FOLDER,
     WEIGHTS,
-    Incident,
-    Trouble,
-    find_trouble,
-    read_incident,
+    NonFinite,
+    NonFiniteReport,
+    locate_nonfinite,
+    read_nonfinite_report,
 )
 from minitransformer.translator import without_controls
 
@@ -30,7 +30,7 @@ def replay(folder: Path) -> int:
         kept = sorted([*folder.glob("step-*"), *folder.glob(f"{FOLDER}/step-*")])
         meant = f": did you mean {kept[-1]}?" if kept else ""
         raise CheckpointError(f"{folder} is no batch that a training has kept{meant}")
-    incident = read_incident(folder)
+    incident = read_nonfinite_report(folder)
     run = RunFolder(folder.resolve().parent.parent)
     try:
         config = run.load_config()
@@ -43,11 +43,11 @@ def replay(folder: Path) -> int:
     model.train(incident.is_training)
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
-    trouble = find_trouble(
+    trouble = locate_nonfinite(
         TrainingLoss(model, config.training), incident.batch(), seed=incident.seed,
         scale=incident.scale,
     )  # fmt: skip
-    when = "while training" if incident.is_training else "while evaluating after it"
+    when = "while training" if incident.is_training else "while eval_mode after it"
     print(f"step {incident.step}, {when}: a batch of {len(incident.sources)} pairs")
     if trouble is None:
         print("all of its numbers are finite this time: another machine, or a changed model?")
@@ -65,7 +65,7 @@ def replay(folder: Path) -> int:
     return 0
 
 
-def refuse_other_ids(incident: Incident, tokenizer: PairTokenizer, folder: Path) -> None:
+def refuse_other_ids(incident: NonFiniteReport, tokenizer: PairTokenizer, folder: Path) -> None:
     for rows, side in ((incident.sources, tokenizer.source), (incident.targets, tokenizer.target)):
         if not all(row and 0 <= min(row) <= max(row) < len(side) for row in rows):
             raise CheckpointError(f"{folder}: has tokens that the run's vocabulary has not")
@@ -73,7 +73,7 @@ def refuse_other_ids(incident: Incident, tokenizer: PairTokenizer, folder: Path)
         raise CheckpointError(f"{folder}: begins with a token that there is not")
 
 
-def stage_lines(trouble: Trouble) -> list[str]:
+def stage_lines(trouble: NonFinite) -> list[str]:
     """The largest value of each stage, in the order of computation."""
     earlier, last = trouble.stages[:-STAGES], trouble.stages[-STAGES:]
     width = max((len(stage.name) for stage in last), default=0)

@@ -9,8 +9,8 @@ import torch
 
 from minitransformer import __version__
 from minitransformer.config import load_config
-from minitransformer.data.batching import mix
-from minitransformer.data.dataset import EncodedPair, Prepared, prepare
+from minitransformer.data.batching import fold_in
+from minitransformer.data.dataset import Dataset, EncodedPair, prepare_dataset
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
 from minitransformer.doctor.findings import FAILED, WARNING, Finding, summary
 from minitransformer.doctor.model_checks import (
@@ -60,33 +60,33 @@ class Report:
     def on_config(self, config: Config) -> None:
         """A config's corpus, and a fresh model of its shape."""
         self.section("The corpus")
-        prepared = self.on_corpus(config)
-        if prepared is None:
+        dataset = self.on_corpus(config)
+        if dataset is None:
             return
         if config.training.threads:
             torch.set_num_threads(config.training.threads)
-        torch.manual_seed(mix(config.training.seed, INITIALIZATION))
-        sizes = len(prepared.tokenizer.source), len(prepared.tokenizer.target)
+        torch.manual_seed(fold_in(config.training.seed, INITIALIZATION))
+        sizes = len(dataset.tokenizer.source), len(dataset.tokenizer.target)
         model = build_model(config.model, *sizes, PAD_ID)
-        pairs = few_pairs(prepared.encoded["train"])
-        patient = new_patient(model, pairs, prepared.tokenizer, config)
+        pairs = few_pairs(dataset.encoded["train"])
+        patient = new_patient(model, pairs, dataset.tokenizer, config)
         # Weights to start from belong to a training, which examines them by itself.
         drawn = ", without training.init_from" if config.training.init_from else ""
         self.section(f"A fresh model{drawn}, on {count_of(pairs)} of the corpus")
         self.add(quick_checks(patient, is_fresh=True))
-        self.add([one_batch_by_heart(pairs, prepared.tokenizer, config)])
+        self.add([one_batch_by_heart(pairs, dataset.tokenizer, config)])
 
-    def on_corpus(self, config: Config, tokenizer: PairTokenizer | None = None) -> Prepared | None:
+    def on_corpus(self, config: Config, tokenizer: PairTokenizer | None = None) -> Dataset | None:
         """What is found in a corpus; nothing is returned of one that cannot be used."""
         try:
-            prepared = prepare(config, tokenizer)
+            dataset = prepare_dataset(config, tokenizer)
         except DataError as error:
             # A run translates without its corpus, but none begins or goes on without one.
             verdict = WARNING if tokenizer else FAILED
             self.add([Finding("corpus", verdict, str(error))])
             return None
-        self.add(corpus_findings(prepared))
-        return prepared
+        self.add(corpus_findings(dataset))
+        return dataset
 
     def on_run(self, path: Path, changes: list[str]) -> None:
         """A run's folder, its corpus, and the model that it translates with."""
@@ -102,14 +102,14 @@ class Report:
             self.add([Finding("tokenizer", FAILED, str(error))])
             return
         self.section("Its corpus")
-        prepared = self.on_corpus(config, tokenizer)
+        dataset = self.on_corpus(config, tokenizer)
         if state is None:
             return
-        if prepared:
-            self.add([corpus_finding(prepared, state, config)])
-        self.on_trained_model(run, config, prepared)
+        if dataset:
+            self.add([corpus_finding(dataset, state, config)])
+        self.on_trained_model(run, config, dataset)
 
-    def on_trained_model(self, run: RunFolder, config: Config, prepared: Prepared | None) -> None:
+    def on_trained_model(self, run: RunFolder, config: Config, dataset: Dataset | None) -> None:
         """The weights that the run translates with."""
         try:
             translator = Translator.load(run.path)
@@ -120,8 +120,8 @@ class Report:
             torch.set_num_threads(config.training.threads)
         tokenizer = translator.tokenizer
         pairs, origin = drawn_pairs(len(tokenizer.source), len(tokenizer.target)), "drawn by chance"
-        if prepared:
-            pairs, origin = few_pairs(prepared.encoded["train"]), "of the corpus"
+        if dataset:
+            pairs, origin = few_pairs(dataset.encoded["train"]), "of the corpus"
         patient = new_patient(translator.model, pairs, tokenizer, config)
         where = f"{translator.checkpoint} of {config.training.steps:,} steps"
         self.section(f"Its model ({where}), on {count_of(pairs)} {origin}")

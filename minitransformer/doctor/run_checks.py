@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from minitransformer.checkpoint import State, read_step
+from minitransformer.checkpoint import TrainerState, read_step
 from minitransformer.data.corpus import SPLITS
-from minitransformer.data.dataset import Prepared
+from minitransformer.data.dataset import Dataset
 from minitransformer.data.filters import Report
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
 from minitransformer.errors import CheckpointError
@@ -24,11 +24,11 @@ SERIOUS = {
 }
 
 
-def corpus_findings(prepared: Prepared) -> list[Finding]:
+def corpus_findings(dataset: Dataset) -> list[Finding]:
     """A line for each split, and one for each kind of defect in it."""
     findings = []
     for name in SPLITS:
-        if split := prepared.corpus.splits.get(name):
+        if split := dataset.corpus.splits.get(name):
             count, dropped = len(split), split.report.dropped
             measured = f"{count:,} pair{'s' * (count != 1)} kept, {dropped:,} dropped"
             is_most = count >= dropped
@@ -41,7 +41,7 @@ def corpus_findings(prepared: Prepared) -> list[Finding]:
                 )
             )
             findings += defects(split.report)
-    if "valid" not in prepared.corpus.splits:
+    if "valid" not in dataset.corpus.splits:
         findings.append(
             Finding(
                 "corpus, valid",
@@ -68,7 +68,7 @@ def defects(report: Report) -> list[Finding]:
 MOST_METRICS = 2**30  # bytes
 
 
-def folder_findings(run: RunFolder) -> tuple[list[Finding], State | None]:
+def folder_findings(run: RunFolder) -> tuple[list[Finding], TrainerState | None]:
     """What is found in a folder, and the state of the newest checkpoint that is whole."""
     findings, whole = checkpoint_findings(run)
     findings = [*tokenizer_findings(run), *findings, *kept_batch_findings(run)]
@@ -81,7 +81,7 @@ def folder_findings(run: RunFolder) -> tuple[list[Finding], State | None]:
     return findings, state
 
 
-def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[State]]:
+def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[TrainerState]]:
     """Each checkpoint compared with its checksums; the states of whole ones, newest first."""
     findings, whole = [], []
     known = run.newest_content()[1]["tokenizer"] or {}
@@ -128,7 +128,7 @@ def kept_batch_findings(run: RunFolder) -> list[Finding]:
     return [Finding("stopped", WARNING, f"{kept[-1].name} had numbers that were none", advice)]
 
 
-def pointer_findings(run: RunFolder, newest: State) -> list[Finding]:
+def pointer_findings(run: RunFolder, newest: TrainerState) -> list[Finding]:
     """Do `last` and `best` name the steps that the newest checkpoint knows of?"""
     findings = [pointer_finding(run, "last", newest.step, "people read it; the next save mends it")]
     if (step := newest.best_step) is not None:
@@ -170,7 +170,7 @@ def leftover_findings(run: RunFolder) -> list[Finding]:
     ]
 
 
-def metrics_finding(path: Path, state: State) -> Finding:
+def metrics_finding(path: Path, state: TrainerState) -> Finding:
     """Are all rows there that the newest checkpoint knows of, and can they be read?"""
     content = read_own_file(path, MOST_METRICS) if path.exists() else b""
     known = content[: state.metrics_bytes]
@@ -195,12 +195,12 @@ def is_row(line: bytes) -> bool:
         return False
 
 
-def corpus_finding(prepared: Prepared, state: State, config: Config) -> Finding:
+def corpus_finding(dataset: Dataset, state: TrainerState, config: Config) -> Finding:
     """Is the corpus still the one that the run was trained with?"""
     name = "corpus unchanged"
-    if prepared.fingerprint == state.data_fingerprint:
-        return Finding(name, OK, f"{prepared.corpus.name} is what the run was trained with")
-    measured = f"{prepared.corpus.name} has other sentence pairs than the run was trained with"
+    if dataset.fingerprint == state.data_fingerprint:
+        return Finding(name, OK, f"{dataset.corpus.name} is what the run was trained with")
+    measured = f"{dataset.corpus.name} has other sentence pairs than the run was trained with"
     if state.step >= config.training.steps:
         return Finding(name, WARNING, measured, "its scores cannot be measured again")
     return Finding(

@@ -38,7 +38,7 @@ from minitransformer.explain.subwords import means, pieces_of
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.trace import record
 from minitransformer.run import RunFolder
-from minitransformer.search import evaluating
+from minitransformer.search import eval_mode
 from minitransformer.storage import (
     MOST_JSON,
     json_with_checksum,
@@ -200,7 +200,7 @@ def measure(
     for start in range(0, len(by_length), BATCH_SIZE):
         chosen = by_length[start : start + BATCH_SIZE]
         batch = make_batch([pair.ids for pair in chosen], start_id).to(device_of(model))
-        with evaluating(model), record(model) as tensors:
+        with eval_mode(model), record(model) as tensors:
             model.decode_states(batch.target_input, model.encode(batch.source))
         for layer, path in enumerate(model.source_attentions()):
             weights = tensors[f"{path}.weights"].cpu().float()

@@ -14,7 +14,7 @@ from minitransformer.explain.narration import narrate
 from minitransformer.explain.subwords import views_by_words
 from minitransformer.explain.terminal import View, is_within, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
-from minitransformer.search import Choice
+from minitransformer.search import TokenScore
 from minitransformer.translator import Translation, Translator, printable, remarks, without_controls
 
 DIGITS = 3
@@ -150,7 +150,7 @@ def translation_of(walk: Walkthrough) -> Translation:
         encoded,
         walk.translation,
         [step.produced for step in walk.steps],
-        [Choice(step.produced_id, step.probability, []) for step in walk.steps],
+        [TokenScore(step.produced_id, step.probability, []) for step in walk.steps],
         left_out=len(encoded.ids) - len(walk.source_ids),
     )
 

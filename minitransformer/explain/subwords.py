@@ -17,7 +17,7 @@ from minitransformer.data.tokenizer import Word
 from minitransformer.explain.attention_maps import AttentionView, attention_views
 from minitransformer.explain.occlusion import changes_without
 from minitransformer.explain.walkthrough import Walkthrough
-from minitransformer.search import evaluating
+from minitransformer.search import eval_mode
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def produced_words(walk: Walkthrough) -> list[ProducedWord]:
     words, steps = words_of_walk(walk), walk.steps
     views = [each for each in views_by_words(walk) if each.where == "cross"]
     attention = views[-1].weights.mean(dim=0).tolist() if views else None  # [W, W]
-    with evaluating(walk.model):
+    with eval_mode(walk.model):
         by_piece = changes_without(
             walk.model,
             walk.source_ids,

@@ -39,10 +39,10 @@ from minitransformer.explain.walkthrough import DecodingStep, Walkthrough, walk_
 from minitransformer.metrics import perplexity
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.trace import record
-from minitransformer.search import evaluating, most_probable
+from minitransformer.search import eval_mode, top_tokens
 from minitransformer.settings import Config
 from minitransformer.storage import replace_file, replace_folder, sync_folder, write_all
-from minitransformer.training.callbacks import StepReport, Watcher
+from minitransformer.training.callbacks import Callback, StepMetrics
 from minitransformer.training.trainer import Trainer
 from minitransformer.translator import Translator, printable, without_controls
 
@@ -197,10 +197,10 @@ def probe_views(translator: Translator, probe: Probe) -> list[AttentionView]:
     length = min(len(tokens), translator.max_length)
     fed = [tokenizer.target.tokens[tokenizer.start_id], *tokens][:length]
     fed_ids = [tokenizer.start_id, *target_ids][:length]
-    with evaluating(model), record(model) as tensors:
+    with eval_mode(model), record(model) as tensors:
         memory = model.encode(torch.tensor([ids], device=device_of(model)))
         logits = model.decode(torch.tensor([fed_ids], device=device_of(model)), memory)
-    best = most_probable(logits[0].softmax(-1), 1)[1][:, 0].tolist()
+    best = top_tokens(logits[0].softmax(-1), 1)[1][:, 0].tolist()
     mask = memory.mask[0, 0]
     encoder = stages_of(
         model.encoder, "encoder", tensors, Labels(source, ids, source, source, mask)
@@ -344,7 +344,7 @@ MOST_STEPS = 50  # of a walk that are drawn: a model that does not find its end 
 MOST_PICTURES = 150  # of a walk; beyond, only the last layer is drawn
 
 
-class TensorBoard(Watcher):
+class TensorBoard(Callback):
     """Writes a run's events as it goes; a run that goes back takes them back."""
 
     def on_start(self, trainer: Trainer) -> None:
@@ -382,7 +382,7 @@ class TensorBoard(Watcher):
             ]
         return [note for note in found if note]
 
-    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+    def on_step(self, trainer: Trainer, report: StepMetrics) -> None:
         self.tokens += report.loss.count
         self.seconds += report.seconds
         step = trainer.state.step

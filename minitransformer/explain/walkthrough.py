@@ -14,7 +14,7 @@ from minitransformer.explain.occlusion import changes_without, device_of
 from minitransformer.explain.stages import AttentionStage, HeadStage, Labels, Stage, stages_of
 from minitransformer.model.base import EncoderDecoder, Memory
 from minitransformer.model.trace import record
-from minitransformer.search import evaluating, most_probable
+from minitransformer.search import eval_mode, top_tokens
 from minitransformer.translator import Translator
 
 
@@ -109,7 +109,7 @@ def walk_through(
     source = [f"({token})" if hidden[n] else token for n, token in enumerate(tokens)]
     ids = [PAD_ID if hidden[n] else encoded.ids[place] for n, place in enumerate(places)]
     model = changed_model(translator.model, experiment)
-    with evaluating(model):
+    with eval_mode(model):
         with record(model) as tensors:
             memory = model.encode(torch.tensor([ids], device=device_of(model)))
         labels = Labels(source, ids, source, source, memory.mask[0, 0])
@@ -190,7 +190,7 @@ def decode(
 
 def best_candidates(probabilities: Tensor, names: list[str]) -> list[Candidate]:
     """The most probable tokens by name."""
-    best, ids = most_probable(probabilities[None].clone(), NUM_CANDIDATES)
+    best, ids = top_tokens(probabilities[None].clone(), NUM_CANDIDATES)
     return [
         Candidate(id, names[id], probability)
         for id, probability in zip(ids[0].tolist(), best[0].tolist(), strict=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StepReport:
+class StepMetrics:
     """What one optimizer step did."""
 
     loss: Sum  # over the target's tokens, without label smoothing
@@ -21,13 +21,13 @@ class StepReport:
     seconds: float
 
 
-class Watcher:
+class Callback:
     """Something that looks at a run; the trainer calls it and knows nothing else of it."""
 
     def on_start(self, trainer: "Trainer") -> None:
         """Everything is loaded; the first step comes next."""
 
-    def on_step(self, trainer: "Trainer", report: StepReport) -> None:
+    def on_step(self, trainer: "Trainer", report: StepMetrics) -> None:
         """An optimizer step was taken."""
 
     def on_evaluation(self, trainer: "Trainer", evaluations: dict[str, Evaluation]) -> None:

@@ -51,13 +51,13 @@ class Ranks:
                 module, broadcast_buffers=False, gradient_as_bucket_view=True
             )
 
-    def without_exchange(self, module: nn.Module) -> AbstractContextManager[None]:
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Gradients made within stay here, to be added up before the exchange."""
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
         return nullcontext()
 
-    def totals(self, *values: float) -> list[float]:
+    def all_reduce_sum(self, *values: float) -> list[float]:
         """Each value, summed over all processes."""
         if self.world_size == 1:
             return list(values)
@@ -66,7 +66,7 @@ class Ranks:
         totals: list[float] = sums.tolist()
         return totals
 
-    def largest(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         """The largest value that any process gives."""
         if self.world_size == 1:
             return value
@@ -74,7 +74,7 @@ class Ranks:
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
         return int(highest)
 
-    def share(self, content: bytes) -> bytes:
+    def broadcast(self, content: bytes) -> bytes:
         """What the first process gives, for all."""
         if self.world_size == 1:
             return content
@@ -99,7 +99,7 @@ class Ranks:
         ]
 
     @contextmanager
-    def same_fate(self) -> Iterator[None]:
+    def propagate_errors(self) -> Iterator[None]:
         """What goes wrong for one process within goes wrong for all, with the same words."""
         if self.world_size == 1:
             yield

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from minitransformer.checkpoint import State, model_tensors, tensor_bytes
+from minitransformer.checkpoint import TrainerState, model_tensors, tensor_bytes
 from minitransformer.config import Mistake, build_section
-from minitransformer.data.batching import Batch, make_batch, mix
+from minitransformer.data.batching import Batch, fold_in, make_batch
 from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import EncodedPair, EncodedSplit
 from minitransformer.data.tokenizer import PAD_ID
@@ -29,7 +29,7 @@ from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.recurrent import Recurrence
 from minitransformer.model.trace import record
-from minitransformer.search import evaluating
+from minitransformer.search import eval_mode
 from minitransformer.settings import Range
 from minitransformer.storage import (
     MOST_JSON,
@@ -51,7 +51,7 @@ class Stage(NamedTuple):
     largest: float  # the highest absolute value; nan where one is not a number
 
 
-class Trouble(NamedTuple):
+class NonFinite(NamedTuple):
     """The first thing that is not finite when a batch is computed once more."""
 
     part: str
@@ -59,9 +59,9 @@ class Trouble(NamedTuple):
     stages: list[Stage]  # up to there
 
 
-def find_trouble(
+def locate_nonfinite(
     training_loss: TrainingLoss, batch: Batch, *, seed: int, scale: float
-) -> Trouble | None:
+) -> NonFinite | None:
     """Compute a batch as training did, from the same random numbers, and look at every stage.
 
     `scale` is what its summed loss was multiplied with.
@@ -93,7 +93,7 @@ def find_trouble(
 
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
-            return Trouble(f"the weights {name}", every_row, [])
+            return NonFinite(f"the weights {name}", every_row, [])
     with torch.no_grad():
         with record(model) as tensors:
             loss = loss_of(every_row)
@@ -103,14 +103,14 @@ def find_trouble(
             if not tensor.isfinite().all():
                 first = first_while_reading(values, model, name)
                 stages.append(Stage(first, float(values[first].abs().max())))
-                return Trouble(first, bad_rows(values[first], len(batch.source)), stages)
+                return NonFinite(first, bad_rows(values[first], len(batch.source)), stages)
             stages.append(Stage(name, float(tensor.abs().max())))
         if not loss.isfinite():
             rows = smallest_part(every_row, lambda part: not loss_of(part).isfinite())
-            return Trouble("the logits of head", rows, stages)
+            return NonFinite("the logits of head", rows, stages)
     if bad_gradient(every_row):
         rows = smallest_part(every_row, lambda part: bool(bad_gradient(part)))
-        return Trouble(f"the gradient of {bad_gradient(rows)}", rows, stages)
+        return NonFinite(f"the gradient of {bad_gradient(rows)}", rows, stages)
     return None
 
 
@@ -159,7 +159,7 @@ MOST_PAIRS, MOST_LETTERS = 3, 120  # that are shown
 
 
 @dataclass(kw_only=True, frozen=True)
-class Incident:
+class NonFiniteReport:
     """What it takes to compute a batch once more, and what went wrong with it."""
 
     step: Annotated[int, Range(0, 2**53)] = 0
@@ -189,7 +189,7 @@ class Incident:
         return f"it begins in {self.part}, with {which}"
 
 
-def stopped_step(
+def nonfinite_gradient_error(
     trainer: "Trainer", batches: list[Batch], step: int, rate: float, loss: Sum, norm: float
 ) -> DivergedError:
     """Find and keep what made a step's gradient no number; all processes look at their batches."""
@@ -201,12 +201,12 @@ def stopped_step(
     found = b""
     for number, batch in enumerate(batches):
         places = stream.next_places()[ranks.rank :: ranks.world_size].tolist()
-        batch_seed = mix(seed, step, ranks.rank << 32 | number)
+        batch_seed = fold_in(seed, step, ranks.rank << 32 | number)
         scale = ranks.world_size / loss.count
-        trouble = find_trouble(training_loss, batch, seed=batch_seed, scale=scale)
+        trouble = locate_nonfinite(training_loss, batch, seed=batch_seed, scale=scale)
         if trouble and places and not found:
             pairs = [trainer.encoded["train"][place] for place in places]
-            incident = Incident(
+            incident = NonFiniteReport(
                 step=step, seed=batch_seed, scale=scale, start_id=trainer.tokenizer.start_id,
                 part=trouble.part, rows=tuple(trouble.rows),
                 examples=examples(trainer.corpus.train, [places[row] for row in trouble.rows]),
@@ -216,24 +216,26 @@ def stopped_step(
             found = json.dumps(dataclasses.asdict(incident)).encode()
     told = [each for each in ranks.gather(found) if each]
     what = f"the gradient of step {step} is {norm} (loss {loss.mean:.4g}, learning rate {rate:.4g})"
-    incident = parsed(json.loads(told[0]), "told") if told else Incident(step=step)
+    incident = parsed(json.loads(told[0]), "told") if told else NonFiniteReport(step=step)
     return keep(trainer, incident, what)
 
 
-def stopped_evaluation(trainer: "Trainer", name: str, evaluation: Evaluation) -> DivergedError:
+def nonfinite_loss_error(trainer: "Trainer", name: str, evaluation: Evaluation) -> DivergedError:
     """Find and keep what made a split's loss no number."""
     encoded = trainer.encoded[name][: len(trainer.texts[name])]
     start_id, step = trainer.tokenizer.start_id, trainer.state.step
-    incident = Incident(step=step)
+    incident = NonFiniteReport(step=step)
     training_loss = TrainingLoss(trainer.model, trainer.config.training)
     for places in batches_by_length(encoded, trainer.config.evaluation.batch_size):
         pairs = [encoded[place] for place in places]
         batch = make_batch(pairs, start_id).to(trainer.device)
-        with evaluating(trainer.model):
+        with eval_mode(trainer.model):
             is_finite = torch.tensor(teacher_forced(trainer.model, batch)[0]).isfinite()
-            trouble = None if is_finite else find_trouble(training_loss, batch, seed=0, scale=1.0)
+            trouble = (
+                None if is_finite else locate_nonfinite(training_loss, batch, seed=0, scale=1.0)
+            )
         if trouble:
-            incident = Incident(
+            incident = NonFiniteReport(
                 step=step, is_training=False, start_id=start_id,
                 part=trouble.part, rows=tuple(trouble.rows),
                 examples=examples(trainer.corpus.splits[name], [places[n] for n in trouble.rows]),
@@ -255,7 +257,7 @@ def examples(split: Split, places: list[int]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def keep(trainer: "Trainer", incident: Incident, what: str) -> DivergedError:
+def keep(trainer: "Trainer", incident: NonFiniteReport, what: str) -> DivergedError:
     """Write an incident into the run's folder, and put everything into words."""
     folder = trainer.run_folder.path / FOLDER / f"step-{incident.step:06d}"
     look = ""
@@ -277,17 +279,17 @@ def keep(trainer: "Trainer", incident: Incident, what: str) -> DivergedError:
     )
 
 
-def read_incident(folder: Path) -> Incident:
+def read_nonfinite_report(folder: Path) -> NonFiniteReport:
     """Read back what `keep` wrote."""
     path = folder / BATCH
     data = read_json_with_checksum(read_own_file(path, MOST_JSON), str(path))
     return parsed(data, str(path))
 
 
-def parsed(data: Any, where: str) -> Incident:
+def parsed(data: Any, where: str) -> NonFiniteReport:
     """An incident from plain data, of which nothing is believed."""
     mistakes: list[Mistake] = []
-    incident: Incident = build_section(Incident, data, "incident", mistakes)
+    incident: NonFiniteReport = build_section(NonFiniteReport, data, "incident", mistakes)
     if mistakes:
         raise CheckpointError(f"{where}: {mistakes[0].message}")
     if not incident.sources or len(incident.sources) != len(incident.targets):
@@ -301,7 +303,7 @@ SHARE = 0.1  # of what it once was
 EARLIEST = 100  # steps; before, a run is still finding out
 
 
-class SourceWatch:
+class SourceDependence:
     """Warns, once in a sitting, when the source has no say in what comes out."""
 
     def __init__(
@@ -312,7 +314,7 @@ class SourceWatch:
         self.start_id = start_id
         self.has_warned = False
 
-    def warning(self, state: State, steps: int) -> str:
+    def warning(self, state: TrainerState, steps: int) -> str:
         """What to say after an evaluation; the state notes how much the source was once worth."""
         gain = source_gain(self.model, self.pairs, self.start_id)
         if gain is None or not math.isfinite(gain):

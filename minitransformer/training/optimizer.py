@@ -60,7 +60,7 @@ class AdamW:
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
-        self.memory: dict[str, Tensor] = {}
+        self.state: dict[str, Tensor] = {}
         self.weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
 
     def bytes_to_save(self) -> int:
@@ -69,8 +69,8 @@ class AdamW:
 
     def step(self, learning_rate: float) -> None:
         """Move the parameters along their gradients, which are used up."""
-        if not self.memory:
-            self.memory = self.new_memory()
+        if not self.state:
+            self.state = self.new_state()
         # Weight decay goes to matrices; biases and norms are left alone.
         for decay, names in (
             (self.config.weight_decay, [n for n, each in self.trained.items() if each.dim() >= 2]),
@@ -89,10 +89,10 @@ class AdamW:
         adamw(
             parameters,
             cast(list[Tensor], gradients),
-            [self.memory[f"{name}.exp_avg"] for name in names],
-            [self.memory[f"{name}.exp_avg_sq"] for name in names],
+            [self.state[f"{name}.exp_avg"] for name in names],
+            [self.state[f"{name}.exp_avg_sq"] for name in names],
             [],
-            [self.memory[f"{name}.step"] for name in names],
+            [self.state[f"{name}.step"] for name in names],
             fused=parameters[0].device.type != "mps",
             amsgrad=False,
             beta1=self.config.beta1,
@@ -103,7 +103,7 @@ class AdamW:
             maximize=False,
         )
 
-    def new_memory(self) -> dict[str, Tensor]:
+    def new_state(self) -> dict[str, Tensor]:
         memory = {}
         for name, parameter in self.trained.items():
             memory[f"{name}.step"] = torch.zeros((), device=self.step_device(parameter))
@@ -117,11 +117,11 @@ class AdamW:
 
     def load(self, memory: dict[str, Tensor]) -> None:
         """Take up a memory; empty, it is that of a run before its first step."""
-        expected = self.new_memory() if memory else {}
+        expected = self.new_state() if memory else {}
         if any(
             key not in memory
             or (value.shape, value.dtype) != (memory[key].shape, memory[key].dtype)
             for key, value in expected.items()
         ) or len(memory) != len(expected):
             raise CheckpointError("the optimizer's memory belongs to other parameters")
-        self.memory = {key: value.to(expected[key].device) for key, value in memory.items()}
+        self.state = {key: value.to(expected[key].device) for key, value in memory.items()}

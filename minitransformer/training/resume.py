@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from minitransformer import __version__
-from minitransformer.checkpoint import State, load_weights, refuse_other_settings
+from minitransformer.checkpoint import TrainerState, load_weights, refuse_other_settings
 from minitransformer.config import changed_keys, config_to_yaml
-from minitransformer.data.dataset import Prepared, prepare
+from minitransformer.data.dataset import Dataset, prepare_dataset
 from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.run import RunFolder
@@ -18,7 +18,7 @@ from minitransformer.storage import checksum, replace_folder
 from minitransformer.training.distributed import Ranks
 from minitransformer.training.optimizer import AdamW
 
-MAY_CHANGE = {
+RESUMABLE_KEYS = {
     "training.steps",
     "training.patience",
     "training.save_every",
@@ -35,7 +35,7 @@ MAY_CHANGE = {
     "logging.every",
     "logging.examples",
 }
-ABOUT_PAIRS = ("data.", "filters.")  # these may, too, as long as the same pairs come of them
+DATA_SECTIONS = ("data.", "filters.")  # these may, too, as long as the same pairs come of them
 
 
 def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
@@ -46,7 +46,9 @@ def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
     changed = changed_keys(begun_with, config)
     told = {key: f"{key}: {old}, now {new}" for key, (old, new) in changed.items()}
     refused = [
-        told[key] for key in changed if key not in MAY_CHANGE and not key.startswith(ABOUT_PAIRS)
+        told[key]
+        for key in changed
+        if key not in RESUMABLE_KEYS and not key.startswith(DATA_SECTIONS)
     ]
     if refused:
         raise CheckpointError(
@@ -56,33 +58,33 @@ def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
     return told
 
 
-def prepare_again(run: RunFolder, config: Config) -> Prepared:
+def reload_data(run: RunFolder, config: Config) -> Dataset:
     """The corpus as a run's tokenizer numbers it; a damaged one can be made again from it."""
     known = run.newest_content()[1]["tokenizer"]
     try:
         tokenizer = run.load_tokenizer(config)
         if known is None or known == run.tokenizer_checksums():
-            return prepare(config, tokenizer)
+            return prepare_dataset(config, tokenizer)
         damage = f"{run.path / 'tokenizer'}: damaged (its checksum does not match)"
     except CheckpointError as error:
         damage = str(error)
-    prepared = prepare(config)
-    files = prepared.tokenizer.to_files()
+    dataset = prepare_dataset(config)
+    files = dataset.tokenizer.to_files()
     if known != {name: checksum(content) for name, content in files.items()}:
         raise CheckpointError(damage)  # the corpus is another one now, or was not there alone
     replace_folder(run.path / "tokenizer", files)
-    prepared.notes.append(f"{damage}; made again from {prepared.corpus.name}")
-    return prepared
+    dataset.notes.append(f"{damage}; made again from {dataset.corpus.name}")
+    return dataset
 
 
-def take_up(
+def load_training_state(
     run: RunFolder,
     config: Config,
-    prepared: Prepared,
+    dataset: Dataset,
     changes: dict[str, str],
     model: EncoderDecoder,
     optimizer: AdamW,
-) -> tuple[State, list[str]]:
+) -> tuple[TrainerState, list[str]]:
     """Load the newest whole checkpoint; damaged ones on the way come back as notes."""
     complaints: list[str] = []
     try:
@@ -91,10 +93,10 @@ def take_up(
         raise CheckpointError(f"{error}; --fresh starts over and moves this aside") from None
     refuse_other_settings(checkpoint.settings, checkpoint.path.name, config, run.path)
     state = checkpoint.state
-    if state.data_fingerprint != prepared.fingerprint:
-        why = "; ".join(told for key, told in changes.items() if key.startswith(ABOUT_PAIRS))
+    if state.data_fingerprint != dataset.fingerprint:
+        why = "; ".join(told for key, told in changes.items() if key.startswith(DATA_SECTIONS))
         raise CheckpointError(
-            f"{run.path} was begun with other sentence pairs than {prepared.corpus.name} has now"
+            f"{run.path} was begun with other sentence pairs than {dataset.corpus.name} has now"
             f"{f' ({why})' * bool(why)}; use --fresh to start over, or another --run"
         )
     load_weights(model, checkpoint.model, str(checkpoint.path))
@@ -103,58 +105,58 @@ def take_up(
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from None
     if not complaints and not changes:
-        run.settle(state, config)
+        run.prune_checkpoints(state, config)
     return state, [f"{each}; went back to {checkpoint.path.name}" for each in complaints]
 
 
 @dataclass
-class Beginning:
+class RunSetup:
     """A corpus with its tokenizer, and whether there is a run that they belong to."""
 
-    prepared: Prepared
+    dataset: Dataset
     resumes: bool
     changes: dict[str, str] = field(default_factory=dict)  # of settings, since the run began
 
 
-def begin(config: Config, run: RunFolder, ranks: Ranks, *, fresh: bool) -> Beginning:
+def setup_run(config: Config, run: RunFolder, ranks: Ranks, *, fresh: bool) -> RunSetup:
     """Read the corpus; where several processes do, all get the first one's tokenizer."""
-    with ranks.same_fate():
-        beginning = read_beginning(config, run, fresh) if ranks.is_first else None
-    told = ranks.share(to_tell(beginning, config) if beginning else b"")
-    with ranks.same_fate():
-        return beginning or begin_as_told(told, config)
+    with ranks.propagate_errors():
+        setup = prepare_setup(config, run, fresh) if ranks.is_first else None
+    told = ranks.broadcast(to_broadcast(setup, config) if setup else b"")
+    with ranks.propagate_errors():
+        return setup or from_broadcast(told, config)
 
 
-def read_beginning(config: Config, run: RunFolder, fresh: bool) -> Beginning:
+def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
     """What the first process reads, or the only one."""
     resumes = run.has_started and not fresh
     changes = changed_settings(run, config) if resumes else {}
-    prepared = prepare_again(run, config) if resumes else prepare(config)
+    dataset = reload_data(run, config) if resumes else prepare_dataset(config)
     if run.lock and run.lock.complaint:
-        prepared.notes.append(run.lock.complaint)
-    if "valid" not in prepared.corpus.splits and config.evaluation.best_metric != "none":
+        dataset.notes.append(run.lock.complaint)
+    if "valid" not in dataset.corpus.splits and config.evaluation.best_metric != "none":
         raise DataError(
-            f"evaluation.best_metric: {prepared.corpus.name} has no held-out pairs to judge by; "
+            f"evaluation.best_metric: {dataset.corpus.name} has no held-out pairs to judge by; "
             "name some with data.valid or split some off with data.split_valid"
         )
-    return Beginning(prepared, resumes, changes)
+    return RunSetup(dataset, resumes, changes)
 
 
-def to_tell(beginning: Beginning, config: Config) -> bytes:
+def to_broadcast(setup: RunSetup, config: Config) -> bytes:
     """What the other processes must know to begin as the first one does."""
-    files = beginning.prepared.tokenizer.to_files()
+    files = setup.dataset.tokenizer.to_files()
     return json.dumps(
         {
             "version": __version__,
             "config": config_to_yaml(config),
             "tokenizer": {name: base64.b85encode(files[name]).decode() for name in files},
-            "fingerprint": beginning.prepared.fingerprint,
-            "resumes": beginning.resumes,
+            "fingerprint": setup.dataset.fingerprint,
+            "resumes": setup.resumes,
         }
     ).encode()
 
 
-def begin_as_told(told: bytes, config: Config) -> Beginning:
+def from_broadcast(told: bytes, config: Config) -> RunSetup:
     """Read the corpus with the first process's tokenizer; refuses other settings or sentences."""
     first = json.loads(told)
     if first["version"] != __version__:
@@ -173,7 +175,7 @@ def begin_as_told(told: bytes, config: Config) -> Beginning:
         raise ConfigError(
             f"the processes of this run have different settings ({'; '.join(differences)})"
         )
-    prepared = prepare(config, tokenizer)
-    if prepared.fingerprint != first["fingerprint"]:
-        raise DataError(f"the processes of this run read different pairs as {prepared.corpus.name}")
-    return Beginning(prepared, first["resumes"])
+    dataset = prepare_dataset(config, tokenizer)
+    if dataset.fingerprint != first["fingerprint"]:
+        raise DataError(f"the processes of this run read different pairs as {dataset.corpus.name}")
+    return RunSetup(dataset, first["resumes"])

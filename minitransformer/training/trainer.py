@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.checkpoint import (
-    State,
+    TrainerState,
     bytes_to_tensors,
     copy_into,
     first_not_finite,
@@ -22,23 +22,33 @@ from minitransformer.checkpoint import (
     read_tensors,
     tensor_bytes,
 )
-from minitransformer.data.batching import Batch, BatchStream, mix
+from minitransformer.data.batching import Batch, BatchStream, fold_in
 from minitransformer.data.corpus import Pair
 from minitransformer.data.dataset import EncodedSplit
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
 from minitransformer.errors import DataError, DivergedError
-from minitransformer.evaluation import Evaluation, Judged, batches_by_length, judge, summarize
+from minitransformer.evaluation import (
+    BatchResult,
+    Evaluation,
+    batches_by_length,
+    score_batches,
+    summarize,
+)
 from minitransformer.metrics import Sum
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.loss import HeadLoss, TrainingLoss
 from minitransformer.run import RunFolder, append_rows, cut_rows
 from minitransformer.settings import Config
-from minitransformer.training.callbacks import StepReport, Watcher
+from minitransformer.training.callbacks import Callback, StepMetrics
 from minitransformer.training.distributed import Ranks
-from minitransformer.training.divergence import SourceWatch, stopped_evaluation, stopped_step
+from minitransformer.training.divergence import (
+    SourceDependence,
+    nonfinite_gradient_error,
+    nonfinite_loss_error,
+)
 from minitransformer.training.launcher import StopSignals
 from minitransformer.training.optimizer import AdamW, freeze_all_but, learning_rate
-from minitransformer.training.resume import Beginning, begin, take_up
+from minitransformer.training.resume import RunSetup, load_training_state, setup_run
 
 
 def evaluate_splits(
@@ -59,7 +69,9 @@ def evaluate_splits(
         # The batches are those of a single process, and so are the numbers, bit for bit.
         batches = batches_by_length(ids, config.evaluation.batch_size)
         own = batches[ranks.rank :: ranks.world_size]
-        judged = judge(model, ids, own, tokenizer.start_id, config.model.max_length, is_capped=True)
+        judged = score_batches(
+            model, ids, own, tokenizer.start_id, config.model.max_length, is_capped=True
+        )
         if ranks.world_size > 1:
             judged = in_turns(ranks.gather(json.dumps(judged).encode()))
         if ranks.is_first:
@@ -67,14 +79,14 @@ def evaluate_splits(
     return evaluations
 
 
-def in_turns(parts: list[bytes]) -> list[Judged]:
+def in_turns(parts: list[bytes]) -> list[BatchResult]:
     """What the processes said of batches that were dealt out to them, in the batches' order."""
     turns = zip_longest(*map(json.loads, parts))  # the last turn may not go all the way round
-    return [Judged(*batch) for turn in turns for batch in turn if batch is not None]
+    return [BatchResult(*batch) for turn in turns for batch in turn if batch is not None]
 
 
 def metrics_rows(
-    evaluations: dict[str, Evaluation], state: State, *, training_speed: float
+    evaluations: dict[str, Evaluation], state: TrainerState, *, training_speed: float
 ) -> list[dict[str, Any]]:
     """A line of metrics.jsonl for each split; a speed is in target tokens a second."""
     speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
@@ -91,7 +103,7 @@ def metrics_rows(
     ]
 
 
-def note_best(state: State, evaluations: dict[str, Evaluation], metric: str) -> None:
+def update_best(state: TrainerState, evaluations: dict[str, Evaluation], metric: str) -> None:
     """Remember this step if the metric has never been better on held-out pairs."""
     if metric == "none" or state.step == 0:
         return  # step 0 has no checkpoint to go back to
@@ -120,7 +132,7 @@ class Trainer:
         config: Config,
         run: RunFolder,
         device: torch.device,
-        watchers: list[Watcher],
+        callbacks: list[Callback],
         *,
         fresh: bool = False,
         starting_weights: dict[str, Tensor] | None = None,
@@ -129,58 +141,58 @@ class Trainer:
         self.config = config
         self.run_folder = run
         self.device = device
-        self.watchers = watchers
+        self.callbacks = callbacks
         self.ranks = ranks or Ranks()
         set_threads(config, self.ranks)
-        beginning = begin(config, run, self.ranks, fresh=fresh)
-        self.has_other_settings = bool(beginning.changes)  # than when the run began
-        self.notes = self.first_notes(beginning)
-        self.load_data(beginning)
-        self.state = State(data_fingerprint=beginning.prepared.fingerprint)
+        setup = setup_run(config, run, self.ranks, fresh=fresh)
+        self.has_other_settings = bool(setup.changes)  # than when the run began
+        self.notes = self.first_notes(setup)
+        self.load_data(setup)
+        self.state = TrainerState(data_fingerprint=setup.dataset.fingerprint)
         self.new_model()
-        with self.ranks.same_fate():
-            if not beginning.resumes:
+        with self.ranks.propagate_errors():
+            if not setup.resumes:
                 self.load_starting_weights(starting_weights)
             freeze_all_but(self.model, config.training.trainable)
             self.optimizer = AdamW(self.model, config.training)
             if self.ranks.is_first:
-                self.open_run(beginning, fresh=fresh)
-        if beginning.resumes:
+                self.open_run(setup, fresh=fresh)
+        if setup.resumes:
             self.share_position()
         self.training_loss = self.ranks.wrap(TrainingLoss(self.model, config.training))
         if self.ranks.world_size > 1:
-            warm_up(self.training_loss, device)
-        self.source_watch = SourceWatch(self.model, self.encoded, self.tokenizer.start_id)
+            warm_up_ddp(self.training_loss, device)
+        self.source_dependence = SourceDependence(self.model, self.encoded, self.tokenizer.start_id)
         self.saved_step = self.state.step
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
     def run(self) -> int:
         """Train to the last step, or to a signal; returns the exit code."""
         self.ranks.set_timeout(self.config.training.step_timeout)
-        with self.run_folder.room_for(0, "what a run writes"), StopSignals() as stop:
-            for watcher in self.watchers:
-                watcher.on_start(self)
+        with self.run_folder.require_space(0, "what a run writes"), StopSignals() as stop:
+            for callback in self.callbacks:
+                callback.on_start(self)
             if self.state.step == 0:
                 self.evaluate()
-            exit_code = self.ranks.largest(stop.exit_code)
+            exit_code = self.ranks.all_reduce_max(stop.exit_code)
             while not self.is_finished and not exit_code:
                 report = self.step()
-                for watcher in self.watchers:
-                    watcher.on_step(self, report)
+                for callback in self.callbacks:
+                    callback.on_step(self, report)
                 is_due = self.state.step % self.config.evaluation.every == 0 or self.is_finished
                 if is_due:
                     self.evaluate()
                 if is_due or self.state.step % self.config.training.save_every == 0:
                     self.save()
-                exit_code = self.ranks.largest(stop.exit_code)
+                exit_code = self.ranks.all_reduce_max(stop.exit_code)
             if self.state.step > self.saved_step:  # a signal came between two saves
                 self.save()
-            exit_code = self.ranks.largest(stop.exit_code)
-            for watcher in self.watchers:
-                watcher.on_end(self, exit_code)
+            exit_code = self.ranks.all_reduce_max(stop.exit_code)
+            for callback in self.callbacks:
+                callback.on_end(self, exit_code)
         return exit_code
 
-    def step(self) -> StepReport:
+    def step(self) -> StepMetrics:
         """Take one optimizer step over `accumulate` batches: loss, backward, clip, AdamW."""
         began = time.perf_counter()
         training, ranks, step = self.config.training, self.ranks, self.state.step + 1
@@ -188,26 +200,26 @@ class Trainer:
         batches = [
             self.stream.next().to(self.device) for _ in range(training.gradient_accumulation)
         ]
-        (num_tokens,) = ranks.totals(sum(batch.num_target_tokens for batch in batches))
+        (num_tokens,) = ranks.all_reduce_sum(sum(batch.num_target_tokens for batch in batches))
         total_loss = num_right = 0.0
         self.training_loss.train()
         for number, batch in enumerate(batches):
             # A seed from what is computed, not from what ran before: no random state is saved.
-            torch.manual_seed(mix(training.seed, step, ranks.rank << 32 | number))
+            torch.manual_seed(fold_in(training.seed, step, ranks.rank << 32 | number))
             is_last = number == len(batches) - 1
-            with nullcontext() if is_last else ranks.without_exchange(self.training_loss):
+            with nullcontext() if is_last else ranks.no_sync(self.training_loss):
                 result: HeadLoss = self.training_loss(*batch)
                 # DistributedDataParallel takes the mean over processes: make it that over tokens.
                 (result.objective * (ranks.world_size / num_tokens)).backward()  # type: ignore[no-untyped-call]
             total_loss += float(result.loss)
             num_right += int(result.num_right)
-        total_loss, num_right = ranks.totals(total_loss, num_right)
+        total_loss, num_right = ranks.all_reduce_sum(total_loss, num_right)
         loss, accuracy = Sum(total_loss, int(num_tokens)), Sum(num_right, int(num_tokens))
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), training.clip_norm or float("inf")
         )
         if not norm.isfinite():  # the weights are still as they were
-            raise stopped_step(self, batches, step, rate, loss, float(norm))
+            raise nonfinite_gradient_error(self, batches, step, rate, loss, float(norm))
         self.optimizer.step(rate)
         seconds = time.perf_counter() - began
         self.state.step = step
@@ -215,7 +227,7 @@ class Trainer:
         self.state.seconds += seconds
         self.tokens_since_evaluation += loss.count
         self.seconds_since_evaluation += seconds
-        return StepReport(loss, accuracy, rate, float(norm), seconds)
+        return StepMetrics(loss, accuracy, rate, float(norm), seconds)
 
     def evaluate(self) -> None:
         """Score both splits together with the other processes; the first one tells the scores."""
@@ -225,39 +237,39 @@ class Trainer:
         )
         self.state.seconds += time.perf_counter() - began
         if self.ranks.is_first:
-            self.tell(evaluations)
+            self.log_evaluation(evaluations)
         self.share_state()
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
-    def tell(self, evaluations: dict[str, Evaluation]) -> None:
-        """Write scores to metrics.jsonl, remember the best, and tell the watchers."""
+    def log_evaluation(self, evaluations: dict[str, Evaluation]) -> None:
+        """Write scores to metrics.jsonl, remember the best, and tell the callbacks."""
         for name, evaluation in evaluations.items():
             if not math.isfinite(evaluation.loss.mean):
-                raise stopped_evaluation(self, name, evaluation)
+                raise nonfinite_loss_error(self, name, evaluation)
         speed = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
         rows = metrics_rows(evaluations, self.state, training_speed=speed)
         self.state.metrics_bytes = append_rows(self.run_folder.metrics, rows)
-        note_best(self.state, evaluations, self.config.evaluation.best_metric)
-        warning = self.source_watch.warning(self.state, self.config.training.steps)
-        for watcher in self.watchers:
-            watcher.on_evaluation(self, evaluations)
+        update_best(self.state, evaluations, self.config.evaluation.best_metric)
+        warning = self.source_dependence.warning(self.state, self.config.training.steps)
+        for callback in self.callbacks:
+            callback.on_evaluation(self, evaluations)
             if warning:
-                watcher.on_warning(self, warning)
+                callback.on_warning(self, warning)
 
     def save(self) -> None:
         """Write a checkpoint, unless a value in it is not finite."""
         self.saved_step = self.state.step
         if not self.ranks.is_first:
             return
-        weights, memory = model_tensors(self.model), self.optimizer.memory
+        weights, memory = model_tensors(self.model), self.optimizer.state
         if bad := first_not_finite(weights | memory):
             raise DivergedError(
                 f"step {self.state.step} is not saved: '{bad}' has values that are not finite. "
                 "Checkpoints are as they were; lower training.learning_rate and start again "
                 "with --fresh"
             )
-        for watcher in self.watchers:
-            watcher.on_save(self)
+        for callback in self.callbacks:
+            callback.on_save(self)
         self.run_folder.save(self.state, weights, memory, self.config)
 
     @property
@@ -269,11 +281,11 @@ class Trainer:
         """Has the metric not become better for as many evaluations as the config waits?"""
         return 0 < self.config.training.patience <= self.state.evaluations_since_best
 
-    def load_data(self, beginning: Beginning) -> None:
+    def load_data(self, setup: RunSetup) -> None:
         """Take the corpus and tokenizer, and open the stream of this process's batches."""
-        prepared, config = beginning.prepared, self.config
-        self.corpus, self.tokenizer = prepared.corpus, prepared.tokenizer
-        self.encoded = prepared.encoded
+        dataset, config = setup.dataset, self.config
+        self.corpus, self.tokenizer = dataset.corpus, dataset.tokenizer
+        self.encoded = dataset.encoded
         self.example = self.corpus.train.first(1)[0].source
         # What is evaluated stays in memory as text; the rest does not.
         self.texts = {"train": self.corpus.train.first(config.evaluation.train_pairs)}
@@ -290,7 +302,7 @@ class Trainer:
 
     def new_model(self) -> None:
         """Build the model; the seed decides its weights."""
-        torch.manual_seed(mix(self.config.training.seed, INITIALIZATION))
+        torch.manual_seed(fold_in(self.config.training.seed, INITIALIZATION))
         sizes = len(self.tokenizer.source), len(self.tokenizer.target)
         self.model = build_model(self.config.model, *sizes, PAD_ID).to(self.device)
 
@@ -301,23 +313,23 @@ class Trainer:
             weights = weights or read_tensors(Path(where).resolve())
             copy_into(model_tensors(self.model), weights, where)
 
-    def open_run(self, beginning: Beginning, *, fresh: bool) -> None:
+    def open_run(self, setup: RunSetup, *, fresh: bool) -> None:
         """Continue from the newest checkpoint or create the run folder; refuse a full disk."""
-        if beginning.resumes:
-            self.resume(beginning)
+        if setup.resumes:
+            self.resume(setup)
         if self.is_finished:
             return
         # A full disk is reported now, not after an hour of training.
-        with self.run_folder.room_for(self.optimizer.bytes_to_save(), "a checkpoint"):
+        with self.run_folder.require_space(self.optimizer.bytes_to_save(), "a checkpoint"):
             if fresh and (aside := self.run_folder.move_aside()):
                 self.notes.append(f"moved the old run to {aside}")
-            if not beginning.resumes:
+            if not setup.resumes:
                 self.run_folder.create(self.config, self.tokenizer)
 
-    def resume(self, beginning: Beginning) -> None:
+    def resume(self, setup: RunSetup) -> None:
         """Continue from the newest whole checkpoint."""
-        self.state, notes = take_up(
-            self.run_folder, self.config, beginning.prepared, beginning.changes,
+        self.state, notes = load_training_state(
+            self.run_folder, self.config, setup.dataset, setup.changes,
             self.model, self.optimizer,
         )  # fmt: skip
         self.notes += notes
@@ -330,7 +342,7 @@ class Trainer:
         """Continue on every rank from the state and optimizer that rank 0 has loaded."""
         self.share_state()
         if self.ranks.world_size > 1:
-            memory = self.ranks.share(tensor_bytes(self.optimizer.memory))
+            memory = self.ranks.broadcast(tensor_bytes(self.optimizer.state))
             self.optimizer.load(bytes_to_tensors(memory))
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
 
@@ -338,17 +350,17 @@ class Trainer:
         """Replace the state of every rank by that of rank 0."""
         if self.ranks.world_size == 1:
             return
-        told = self.ranks.share(json.dumps(asdict(self.state)).encode())
-        self.state = State(**json.loads(told))
+        told = self.ranks.broadcast(json.dumps(asdict(self.state)).encode())
+        self.state = TrainerState(**json.loads(told))
 
-    def first_notes(self, beginning: Beginning) -> list[str]:
+    def first_notes(self, setup: RunSetup) -> list[str]:
         """Return what the user should know before the first step."""
-        notes = [*beginning.prepared.notes]
-        if beginning.changes:
-            changes = "; ".join(beginning.changes.values())
+        notes = [*setup.dataset.notes]
+        if setup.changes:
+            changes = "; ".join(setup.changes.values())
             notes.insert(0, f"changed since the run began: {changes}")
-        if not beginning.resumes:
-            notes += beginning.prepared.tokenizer.size_notes(self.config)
+        if not setup.resumes:
+            notes += setup.dataset.tokenizer.size_notes(self.config)
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks.world_size))
         if here > (cores := os.cpu_count() or 1) and self.device.type == "cpu":
             notes.append(f"{here} processes share {cores} cores")
@@ -363,7 +375,7 @@ def set_threads(config: Config, ranks: Ranks) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.world_size))
 
 
-def warm_up(training_loss: nn.Module, device: torch.device) -> None:
+def warm_up_ddp(training_loss: nn.Module, device: torch.device) -> None:
     """Run `DistributedDataParallel` once, on a batch without labels.
 
     It orders the gradients anew after its first pass. Sums over three and more processes depend on
