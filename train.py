@@ -57,11 +57,11 @@ def train(
     # torch takes seconds to load, so mistakes on the command line are found before
     from minitransformer.console import Console
     from minitransformer.doctor.model_checks import examine_before_training
+    from minitransformer.model.base import choose_device
     from minitransformer.run import RunFolder
     from minitransformer.training.callbacks import Callback
     from minitransformer.training.distributed import init_distributed, own_device
     from minitransformer.training.trainer import Trainer
-    from minitransformer.translator import choose_device
     from minitransformer.worked.sheet_model import shipped_weights
 
     if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process

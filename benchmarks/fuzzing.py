@@ -26,8 +26,8 @@ from benchmarks.hostile_runs import damaged_run_case
 KINDS = INPUTS | {"run": damaged_run_case}
 MOST_SECONDS = 30
 MOST_MEMORY = 6 * 2**30  # bytes of address space, most of which torch only reserves
-PRELOADED = ("minitransformer.prompt", "minitransformer.training.callbacks", "torchtext.vocab",
-             "minitransformer.explain.tensorboard", "minitransformer.evaluation",
+PRELOADED = ("minitransformer.prompt", "minitransformer.console", "torchtext.vocab",
+             "minitransformer.explain.tensorboard", "minitransformer.evaluate",
              "minitransformer.worked.pages", "minitransformer.explain.command",
              "minitransformer.explain.heatmaps", "minitransformer.export",
              "minitransformer.explain.page.writer", "pyarrow.parquet", "sacrebleu")  # fmt: skip

@@ -127,10 +127,14 @@ def build_section(cls: Any, data: Any, path: str, mistakes: list[Mistake]) -> An
                 if is_dataclass(hint) and key in typing.get_type_hints(hint)
             ]
             meant = did_you_mean(str(key), hints) or did_you_mean(str(key), inside)
-            message = f"unknown key '{dotted}'{meant}"
-            if dotted in RENAMED:
-                message = RENAMED[dotted].hint(dotted, value)
-            mistakes.append(Mistake(dotted, message))
+            inner = value if isinstance(value, dict) else {}
+            old = {dotted: value} | {f"{dotted}.{name}": inner[name] for name in inner}
+            hints_for_old = [
+                Mistake(each, RENAMED[each].hint(each, old[each]))
+                for each in old
+                if each in RENAMED
+            ]
+            mistakes += hints_for_old or [Mistake(dotted, f"unknown key '{dotted}'{meant}")]
         elif is_dataclass(hints[key]):
             values[key] = build_section(hints[key], value, dotted, mistakes)
         else:
@@ -286,7 +290,7 @@ def validate_model(model: ModelConfig) -> Iterator[tuple[list[str], str]]:
             yield (
                 [f"model.{name}", "model.kind"],
                 f"model.{name} is {of_other}; with model.kind: {model.kind} it must be "
-                f"{describe(neutral)}; got {describe(value)}",
+                f"{str(neutral).lower()}; got {str(value).lower()}",
             )
     if not is_recurrent and model.d_model % model.num_heads != 0:
         yield (

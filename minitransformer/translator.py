@@ -9,33 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-import torch
-
 from minitransformer.checkpoint import refuse_other_settings, trained_model
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import EOS_ID, Encoded, PairTokenizer
 from minitransformer.errors import UsageError, did_you_mean
-from minitransformer.model.base import EncoderDecoder
+from minitransformer.model.base import EncoderDecoder, choose_device
 from minitransformer.run import RunFolder, planned
 from minitransformer.search import GREEDY, TokenScore, beam_search, greedy
 from minitransformer.settings import Config
-
-
-def choose_device(name: str) -> torch.device:
-    """The named device; "auto" is CUDA where there is one and else the CPU."""
-    # Not MPS: its kernels have been silently wrong before, so it must be asked for by name.
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        name = "cuda" if available["cuda"] else "cpu"
-    if name not in available:
-        raise UsageError(f"device {name!r}: choose auto, {', '.join(available)}")
-    if not available[name]:
-        raise UsageError(f"device {name!r}: this machine has none; use auto or cpu")
-    return torch.device(name)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from minitransformer.model.recurrent import (
     Recurrence,
     Recurrent,
     RecurrentDecoder,
+    State,
     StateCache,
-    TrainerState,
 )
 from minitransformer.model.transformer import Embedding, Transformer
 
@@ -51,8 +51,8 @@ def encode_states_detached(self: Recurrent, source: Tensor) -> Memory:
 
 
 def read_target_from_the_right(
-    self: Recurrence, inputs: Tensor, state: TrainerState, is_read: Tensor | None = None
-) -> tuple[Tensor, TrainerState]:
+    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+) -> tuple[Tensor, State]:
     if is_read is not None:  # the encoder's, which may
         return read_words(self, inputs, state, is_read)
     states, last = read_words(self, inputs.flip(1), state)
@@ -60,14 +60,14 @@ def read_target_from_the_right(
 
 
 def read_padding(
-    self: Recurrence, inputs: Tensor, state: TrainerState, is_read: Tensor | None = None
-) -> tuple[Tensor, TrainerState]:
+    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+) -> tuple[Tensor, State]:
     return read_words(self, inputs, state)
 
 
 def read_each_word_anew(
-    self: Recurrence, inputs: Tensor, state: TrainerState, is_read: Tensor | None = None
-) -> tuple[Tensor, TrainerState]:
+    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+) -> tuple[Tensor, State]:
     if is_read is None:  # the decoder's
         return read_words(self, inputs, state)
     last, states = state, []

@@ -143,14 +143,14 @@ def same_call(call: str, at: int = 1) -> Phase:
 TRAINING = "minitransformer.training"
 PHASES = {
     "starting": Phase(
-        "minitransformer.translator:choose_device", ""
+        "minitransformer.model.base:choose_device", ""
     ),  # a worker: before any import
     "torch loaded": same_call(f"{TRAINING}.distributed:open_store"),
     "joining": same_call("torch.distributed:init_process_group"),
     "loading the corpus": Phase(  # the others wait for rank 0
-        f"{TRAINING}.beginning:prepare_setup", f"{TRAINING}.distributed:Ranks.gather"
+        f"{TRAINING}.resume:prepare_setup", f"{TRAINING}.distributed:Ranks.gather"
     ),
-    "the first broadcast": same_call(f"{TRAINING}.distributed:Ranks.share"),
+    "the first broadcast": same_call(f"{TRAINING}.distributed:Ranks.broadcast"),
     "constructing DDP": same_call("torch.nn.parallel.distributed:_sync_module_states"),
     "a step": same_call(f"{TRAINING}.trainer:learning_rate", 5),
     "an evaluation": same_call(f"{TRAINING}.trainer:evaluate_splits", 2),

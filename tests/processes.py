@@ -18,7 +18,7 @@ context.set_forkserver_preload(
     [
         "tests.plain_interrupts",
         "minitransformer.explain.tensorboard",
-        "minitransformer.training.callbacks",
+        "minitransformer.console",
         "minitransformer.prompt",
         "torchtext.vocab",
     ]

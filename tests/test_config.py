@@ -176,7 +176,7 @@ modle: {}
          "model.d_model (7) must be even for model.bidirectional: true"),
         ("model: {kind: recurrent, attention: none, cross_attention_dropout: 0.1}\n"
          "training: {rdrop_alpha: 1}",
-         "training.rdrop_alpha compares two passes that dropout makes differ"),
+         "training.rdrop_alpha compares two passes with different dropout"),
         ("model: {kind: recurrent, tie_embeddings: target}",
          "model.tie_embeddings: target needs a head as wide as an embedding, and "
          "[context ; state] is twice as wide; set model.output_projection: true"),

@@ -166,7 +166,7 @@ def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_p
     rows = [f"s{number % 300}\tt{number}" for number in range(1000)]
     random.Random(1).shuffle(rows)
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
-    settings = {"source": str(tmp_path / "all.tsv"), "split_valid": 100, "split_test": 50}
+    settings = {"train": str(tmp_path / "all.tsv"), "split_valid": 100, "split_test": 50}
     corpus = corpus_of(**settings)
     pairs = {name: list(split) for name, split in corpus.splits.items()}
     assert sum(map(len, pairs.values())) == 1000

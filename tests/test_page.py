@@ -119,7 +119,7 @@ def test_a_recurrent_layer_is_told_with_what_it_read(shape, walks):
                 continue
             inputs, before = (numbers_of(stage[name], floats) for name in ("words", "before"))
             sums = 0
-            for values, name in ((inputs, "word"), (before, "state")):
+            for values, name in ((inputs, "input_proj"), (before, "hidden_proj")):
                 weight, bias = stage["matrices"][name]
                 sums = sums + values @ numbers_of(weight, floats).T
                 sums = sums + (numbers_of(bias, floats) if bias else 0)

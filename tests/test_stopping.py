@@ -21,7 +21,7 @@ from tests.survival import (
 )
 
 TWO = ("training.processes=2", "training.join_timeout=60")
-TRAINER, BEGINNING = "minitransformer.training.trainer", "minitransformer.training.resume"
+TRAINER, RESUME = "minitransformer.training.trainer", "minitransformer.training.resume"
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").is_dir(), reason="finds the names of open files in /proc"
 )
@@ -57,7 +57,7 @@ def unexpected(err: str) -> list[str]:
 
 def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path):
     loading, batch, evaluation = (
-        (BEGINNING, "prepare"), (TRAINER, "learning_rate"), (TRAINER, "evaluate_splits"),
+        (RESUME, "prepare_dataset"), (TRAINER, "learning_rate"), (TRAINER, "evaluate_splits"),
     )  # fmt: skip
     save = whole.place("write", "step-000006.part/model.safetensors")
     cases: list[tuple[Sabotage, set[int]]] = [
@@ -102,7 +102,7 @@ def test_a_signal_to_two_processes_loses_nothing(tmp_path):
     cases: list[tuple[Sabotage, set[int]]] = [
         (Fault("SIGTERM", save), {143}),
         (Fault("SIGINT twice", save), {-SIGINT}),
-        (signal_at_call(SIGINT, BEGINNING, "prepare"), {-SIGINT}),  # nothing to save
+        (signal_at_call(SIGINT, RESUME, "prepare_dataset"), {-SIGINT}),  # nothing to save
         (signal_at_call(SIGTERM, TRAINER, "evaluate_splits"), {143}),
     ]
     side_by_side(

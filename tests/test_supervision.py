@@ -195,7 +195,7 @@ def test_kill_at_each_phase_ends_all_and_loses_nothing(whole, tmp_path, world_si
 @pytest.mark.slow
 def test_stopped_worker_ends_the_run_and_a_long_load_does_not(whole, tmp_path):
     changes = (*together(2), "training.step_timeout=4")
-    loading = AtCall(f"{TRAINING}.beginning", "prepare_setup", partial(time.sleep, 6))
+    loading = AtCall(f"{TRAINING}.resume", "prepare_setup", partial(time.sleep, 6))
     step = AtCall(f"{TRAINING}.trainer", "learning_rate", partial(raise_signal, SIGSTOP), at=5)
     result = start(tmp_path, Each(loading, OnRank(1, step)), *changes).finish()
     wait_until_ended(tmp_path, time.monotonic())

@@ -263,7 +263,7 @@ def test_what_should_come_out_is_never_too_long_to_be_produced(tmp_path, monkeyp
     seen = []
     monkeypatch.setattr(judging, "produced_ids", lambda *given: seen.append(given[3]) or [[1]] * 2)
     for longest in (64, 200):
-        judging.judge(trainer.model, pairs, [[0, 1]], EOS_ID, longest, is_capped=True)
+        judging.score_batches(trainer.model, pairs, [[0, 1]], EOS_ID, longest, is_capped=True)
     assert seen == [[64, 64], [2 * 41 + 10, 2 * 30 + 10]]
 
 
@@ -377,7 +377,7 @@ def test_two_passes_resume_to_the_same_bits(tmp_path):
 
 
 def test_passes_that_nothing_makes_differ_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="compares two passes that dropout makes differ"):
+    with pytest.raises(ConfigError, match="compares two passes with different dropout"):
         trainer_for(
             tmp_path,
             "training.rdrop_alpha=1",

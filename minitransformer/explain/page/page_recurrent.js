@@ -108,11 +108,11 @@ function explainGate(stage, title, part, row, k) {
   if (!stage.matrices) return {title, note: TOO_MANY};
   const out = GATES[stage.kind].indexOf(part) * stage.state[2] + k;
   const termsOf = (name, input) => projection("", stage, name, (d) => at(input, row, d), out).terms.map((term) => (
-    {...term, name: term.name === "bias" ? `bias ${name === "word" ? "W" : "U"}` : `${name} ${term.name}`}));
+    {...term, name: term.name === "bias" ? `bias ${name === "input_proj" ? "W" : "U"}` : `${name === "input_proj" ? "word" : "state"} ${term.name}`}));
   const isNew = part === "candidate";
   const how = isNew ? "tanh" : "σ";
-  const fromWord = termsOf("word", stage.words);
-  const fromState = termsOf("state", stage.before);
+  const fromWord = termsOf("input_proj", stage.words);
+  const fromState = termsOf("hidden_proj", stage.before);
   if (!isNew || stage.kind === "lstm") {
     return bent(how, summed(`${title}: ${how} of W times the word plus U times the state before`, [...fromWord, ...fromState]));
   }
