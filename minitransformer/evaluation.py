@@ -73,7 +73,7 @@ class Evaluation:
 class BatchResult(NamedTuple):
     """What a model said of one batch: plain numbers, which another process can send."""
 
-    places: list[int]
+    indices: list[int]
     loss: float
     predicted: list[list[int]]  # where every earlier token is given
     produced: list[list[int]]
@@ -169,7 +169,7 @@ def summarize(
     for batch in judged:
         loss += batch.loss
         for place, predicted, ids in zip(
-            batch.places, batch.predicted, batch.produced, strict=True
+            batch.indices, batch.predicted, batch.produced, strict=True
         ):
             expected = encoded[place].target
             forced += metrics.matching_tokens(predicted, expected)

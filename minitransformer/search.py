@@ -138,7 +138,7 @@ class Hypothesis(NamedTuple):
     total: float = 0.0
 
     @property
-    def choices(self) -> list[TokenScore]:
+    def token_scores(self) -> list[TokenScore]:
         """Each token as greedy decoding would tell of it."""
         probabilities = map(math.exp, self.log_probabilities)
         return [TokenScore(id, each, []) for id, each in zip(self.ids, probabilities, strict=True)]

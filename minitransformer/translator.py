@@ -26,7 +26,7 @@ class Translation:
     source: Encoded
     text: str
     tokens: list[str]
-    choices: list[TokenScore]
+    token_scores: list[TokenScore]
     left_out: int = 0  # source tokens beyond the model's longest sentence
     score: float = 0.0  # log probability / length ** length penalty
     others: list["Translation"] = field(default_factory=list)  # of the beam, best first
@@ -34,7 +34,7 @@ class Translation:
     @property
     def is_finished(self) -> bool:
         """Did it come to its own end, and not to the longest that a translation may be?"""
-        return not self.choices or self.choices[-1].id == EOS_ID
+        return not self.token_scores or self.token_scores[-1].id == EOS_ID
 
 
 class Translator:
@@ -147,7 +147,9 @@ class Translator:
                 self.model, source, start_id=start_id, max_lengths=max_lengths,
                 width=self.search.beam, length_penalty=penalty,
             )  # fmt: skip
-            produced = [[(each.choices, each.score(penalty)) for each in beam] for beam in found]
+            produced = [
+                [(each.token_scores, each.score(penalty)) for each in beam] for beam in found
+            ]
         return [
             self.translation(source, len(source.ids) - len(row), candidates)
             for source, row, candidates in zip(sources, rows, produced, strict=True)
@@ -272,7 +274,7 @@ def score_fields(translation: Translation, translator: Translator) -> list[str]:
     """Each produced token with its probability and the tokens that came nearest."""
     names = translator.tokenizer.target.tokens
     fields = []
-    for token, choice in zip(translation.tokens, translation.choices, strict=True):
+    for token, choice in zip(translation.tokens, translation.token_scores, strict=True):
         alternatives = ", ".join(f"{names[id]} {value:.4f}" for id, value in choice.alternatives)
         fields.append(
             f"{token} {choice.probability:.4f}" + f" ({alternatives})" * bool(alternatives)

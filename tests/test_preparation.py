@@ -32,7 +32,7 @@ def config_for(folder, *, filters=None, tokenizer=None, max_length=64, **data) -
 
 def write(folder, count=40) -> None:
     generator = random.Random(1)
-    rows = [" ".join(generator.choices("abcdefgh", k=5)) for _ in range(count)]
+    rows = [" ".join(generator.token_scores("abcdefgh", k=5)) for _ in range(count)]
     content = "".join(f"{row}\t{row[::-1]}\n" for row in rows) + "\n"
     (folder / "pairs.tsv").write_text(content)
 

@@ -93,7 +93,7 @@ def test_a_walk_is_the_translation_and_checks_itself(shape, translators):
     assert [step.produced for step in walk.steps] == translation.tokens
     assert walk.translation == translation.text
     assert [step.probability for step in walk.steps] == pytest.approx(
-        [choice.probability for choice in translation.choices], abs=1e-5
+        [choice.probability for choice in translation.token_scores], abs=1e-5
     )
     assert check(walk) > 1000
 

@@ -46,7 +46,7 @@ def test_pieces_make_the_words_that_a_tokenizer_of_words_finds(bpe, text):
     encoded = bpe.encode(text, end=True)
     words = bpe.words_of(encoded.ids, encoded.tokens)
     assert [word.text for word in words] == [*split_words(text), "<EOS>"]
-    assert [place for word in words for place in word.places] == list(range(len(encoded.ids)))
+    assert [place for word in words for place in word.indices] == list(range(len(encoded.ids)))
     assert len(words) < len(encoded.ids)
 
 
@@ -141,16 +141,16 @@ def test_a_words_reasons_are_those_of_all_its_pieces(walk):
     words = words_of_walk(walk)
     fed, new = ([getattr(step, name) for step in walk.steps] for name in ("fed_id", "produced_id"))
     hidden = [
-        [PAD_ID if place in word.places else id for place, id in enumerate(walk.source_ids)]
+        [PAD_ID if place in word.indices else id for place, id in enumerate(walk.source_ids)]
         for word in words.source
     ]
     chosen = log_probabilities(walk.model, [walk.source_ids, *hidden], fed, new)
     for word, told in zip(words.produced, produced_words(walk), strict=True):
-        values = chosen[:, word.places].sum(-1)
+        values = chosen[:, word.indices].sum(-1)
         assert told.why == pytest.approx((values[1:] - values[0]).tolist(), abs=1e-5)
         assert math.log(told.probability) == pytest.approx(float(values[0]), abs=1e-4)
         assert sum(told.attention) == pytest.approx(1, abs=1e-5)
-        assert told.steps == [place + 1 for place in word.places]
+        assert told.steps == [place + 1 for place in word.indices]
 
 
 def test_every_step_has_the_word_that_it_is_a_piece_of(walk):

@@ -121,7 +121,7 @@ class BatchStream:
         if index > len(self.order):
             raise CheckpointError(f"batch {index} of an epoch that has {len(self.order)}")
 
-    def next_places(self) -> NDArray[numpy.int64]:
+    def next_indices(self) -> NDArray[numpy.int64]:
         """The places of the next batch's pairs, those of all processes."""
         if self.index == len(self.order):
             self.move_to(epoch=self.epoch + 1, index=0)
@@ -131,7 +131,7 @@ class BatchStream:
 
     def next(self) -> Batch:
         """This process's rows of the next batch; where it has none, a row without labels."""
-        places = self.next_places()
+        places = self.next_indices()
         own = places[self.rank :: self.world_size]
         source, target = (
             torch.from_numpy(side.padded(own if len(own) else places[:1], PAD_ID))

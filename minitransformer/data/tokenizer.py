@@ -21,10 +21,10 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 
 
 class Word(NamedTuple):
-    """A word as people see it, and the places of the tokens that it is made of."""
+    """A word as people see it, and the indices of its tokens."""
 
     text: str
-    places: list[int]
+    indices: list[int]
 
 
 class Encoded(NamedTuple):

@@ -64,9 +64,9 @@ def merged(
     return AttentionView(
         name=view.name,
         look=view.look,
-        queries=[word_at(word.places[0], words.source if view.is_encoder else words.fed)
+        queries=[word_at(word.indices[0], words.source if view.is_encoder else words.fed)
                  for word in rows],
-        produced=[word_at(word.places[-1], words.produced) for word in rows if view.produced],
+        produced=[word_at(word.indices[-1], words.produced) for word in rows if view.produced],
         keys=[word.text for word in keys],
         weights=means(row_pieces) @ view.weights @ key_pieces.T,
         allowed=may_look,
@@ -78,7 +78,7 @@ def pieces_of(words: list[Word], length: int) -> Float[Tensor, "words tokens"]:
     """1 where a token is a piece of a word."""
     pieces = torch.zeros(len(words), length)
     for number, word in enumerate(words):
-        pieces[number, word.places] = 1
+        pieces[number, word.indices] = 1
     return pieces
 
 
@@ -88,7 +88,7 @@ def means(pieces: Float[Tensor, "words tokens"]) -> Float[Tensor, "words tokens"
 
 
 def word_at(place: int, words: list[Word]) -> str:
-    return next(word.text for word in words if place in word.places)
+    return next(word.text for word in words if place in word.indices)
 
 
 @dataclass(frozen=True)
@@ -114,18 +114,18 @@ def produced_words(walk: Walkthrough) -> list[ProducedWord]:
             walk.source_ids,
             [step.fed_id for step in steps],
             [step.produced_id for step in steps],
-            [word.places for word in words.source],
+            [word.indices for word in words.source],
         )
     return [
         ProducedWord(
             text=word.text,
-            fed=word_at(word.places[0], words.fed),
-            steps=[steps[place].number for place in word.places],
-            probability=math.prod(steps[place].probability for place in word.places),
+            fed=word_at(word.indices[0], words.fed),
+            steps=[steps[place].number for place in word.indices],
+            probability=math.prod(steps[place].probability for place in word.indices),
             attention=None if attention is None else attention[number],
             why=[
                 summed(changes)
-                for changes in zip(*(by_piece[n] for n in word.places), strict=True)
+                for changes in zip(*(by_piece[n] for n in word.indices), strict=True)
             ],
         )
         for number, word in enumerate(words.produced)

@@ -193,7 +193,7 @@ def probe_views(translator: Translator, probe: Probe) -> list[AttentionView]:
         tokens, target_ids = target.tokens, target.ids
     else:
         translation = translator.translate([probe.source])[0]
-        tokens, target_ids = translation.tokens, [choice.id for choice in translation.choices]
+        tokens, target_ids = translation.tokens, [choice.id for choice in translation.token_scores]
     length = min(len(tokens), translator.max_length)
     fed = [tokenizer.target.tokens[tokenizer.start_id], *tokens][:length]
     fed_ids = [tokenizer.start_id, *target_ids][:length]

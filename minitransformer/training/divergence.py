@@ -200,7 +200,7 @@ def nonfinite_gradient_error(
     stream.move_to(epoch=before.epoch, index=before.batch_index)
     found = b""
     for number, batch in enumerate(batches):
-        places = stream.next_places()[ranks.rank :: ranks.world_size].tolist()
+        places = stream.next_indices()[ranks.rank :: ranks.world_size].tolist()
         batch_seed = fold_in(seed, step, ranks.rank << 32 | number)
         scale = ranks.world_size / loss.count
         trouble = locate_nonfinite(training_loss, batch, seed=batch_seed, scale=scale)

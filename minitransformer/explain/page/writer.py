@@ -68,18 +68,18 @@ class Numbers:
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.places: dict[bytes, int] = {}
+        self.indices: dict[bytes, int] = {}
         self.length = 0
 
     def add(self, tensor: Tensor) -> list[int]:
         values = tensor.detach().cpu().to(torch.float32).contiguous().numpy().astype("<f4")
         content = values.tobytes()
         name = hashlib.sha256(content).digest()  # the same numbers may stand in several shapes
-        if name not in self.places:
-            self.places[name] = self.length
+        if name not in self.indices:
+            self.indices[name] = self.length
             self.parts.append(content)
             self.length += values.size
-        return [self.places[name], *values.shape]
+        return [self.indices[name], *values.shape]
 
     def encoded(self) -> str:
         return base64.b64encode(b"".join(self.parts)).decode("ascii")
