@@ -21,7 +21,7 @@ from minitransformer.data.dataset import Dataset, EncodedPair
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
 from minitransformer.errors import ConfigError, DataError
 from minitransformer.evaluation import batches_by_length
-from minitransformer.run import RunFolder, TrainerState, planned
+from minitransformer.run import RunFolder, TrainerState, scheduled_steps
 from minitransformer.search import top_tokens
 from minitransformer.settings import Config
 from minitransformer.training.optimizer import AdamW, learning_rate
@@ -126,7 +126,7 @@ class Training:
             began = time.perf_counter()
             self.step()
             self.state.seconds += time.perf_counter() - began
-            if planned([self.state.step], self.config):
+            if scheduled_steps([self.state.step], self.config):
                 self.save()
         self.model.eval()
 

@@ -113,11 +113,11 @@ class Life:
         kinds = SEVERAL_KINDS if self.world_size > 1 else ALONE_KINDS
         # Whatever comes of a fault, the plan for the later ones is the same.
         weights = [4 if kind == RANDOM_KILL else 1 for kind in kinds]
-        planned = self.random.choices(list(kinds), weights, k=self.random.randint(1, 6))
-        seeds = [self.random.random() for _ in planned]
+        scheduled_steps = self.random.choices(list(kinds), weights, k=self.random.randint(1, 6))
+        seeds = [self.random.random() for _ in scheduled_steps]
         befell: list[str] = []
         try:
-            for kind, seed in zip(planned, seeds, strict=True):
+            for kind, seed in zip(scheduled_steps, seeds, strict=True):
                 self.random = Random(seed)
                 befell.append(kind)
                 self.tally.tried[kind] += 1

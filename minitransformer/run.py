@@ -19,7 +19,7 @@ from torch import Tensor
 from minitransformer.checkpoint import (
     Checkpoint,
     TrainerState,
-    most_tensor_bytes,
+    max_tensor_bytes,
     read_content,
     read_step,
     step_files,
@@ -29,7 +29,7 @@ from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.settings import Config
 from minitransformer.storage import (
-    MOST_TOKENIZER,
+    MAX_TOKENIZER_BYTES,
     checksum,
     read_own_file,
     remove_folder,
@@ -39,128 +39,18 @@ from minitransformer.storage import (
     write_all,
 )
 
-
-def planned(steps: list[int], config: Config) -> list[int]:
-    """Those of some steps that are saved in any case, and not only because a signal came."""
-    return [
-        step
-        for step in steps
-        if step % config.training.save_every == 0
-        or step % config.evaluation.every == 0
-        or step == config.training.steps
-    ]
-
-
-def kept(steps: list[int], newest: int, best: int | None, config: Config) -> set[int | None]:
-    """Those of some steps, newest first, that stay when a new one has been saved."""
-    # Higher steps were found damaged, or the run would stand there.
-    own = [step for step in steps if step <= newest and step != best]
-    last = planned(own, config)[: config.training.keep_checkpoints]
-    spare = last[1:] or own[:2]  # to fall back to, however early it was stopped
-    return {*last, *spare, newest, best}
-
-
-def append_rows(path: Path, rows: list[dict[str, Any]]) -> int:
-    """Add a line per row, make sure that they reach the disk, and return the file's length."""
-    content = b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
-    with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        try:
-            write_all(file, content)
-            os.fsync(file.fileno())
-        except OSError:  # all of them or none
-            os.truncate(path, before)
-            raise
-        return file.tell()
-
-
-def cut_rows(path: Path, length: int) -> str | None:
-    """Take back lines written after a checkpoint; returns a complaint if some are missing."""
-    size = path.stat().st_size if path.exists() else 0
-    if size < length:
-        path.touch()
-        return f"{path} lacks lines that it had; it goes on from here"
-    os.truncate(path, length)
-    return None
-
-
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-LOCK = ".lock"
-TRIES = 100
-
-
-class RunLock:
-    """The lock of a folder, which is made if there is none, and unmade if nothing came of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.made = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        self.complaint = ""
-        self.file: TextIO | None = None
-        if fcntl is None:
-            self.complaint = "this system has no locks: start only one training in a folder"
-            return
-        # Whoever held it may remove it between its opening and its locking here.
-        for _ in range(TRIES):
-            # Not through a link, and for the owner alone.
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-            self.file = os.fdopen(os.open(folder / LOCK, flags, 0o600), "r+")
-            self.take(folder)
-            if self.is_at(folder):
-                break
-            self.file.close()
-        assert self.file is not None
-        try:
-            os.truncate(self.file.fileno(), 0)
-            os.write(self.file.fileno(), f"{os.getpid()}\n".encode())
-        except OSError:  # the disk may be full
-            self.release(folder)
-            raise
-
-    def take(self, folder: Path) -> None:
-        assert self.file is not None
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with self.file:
-                number = self.file.read(20).strip()
-            who = f"process {number}" if number.isdecimal() else "another process"
-            raise CheckpointError(
-                f"{folder} is being trained by {who}; wait for it, stop it, "
-                "or choose another folder with --run"
-            ) from None
-        except OSError as error:  # some network drives have none
-            self.complaint = f"{folder} cannot be locked ({error.strerror}): train it only once"
-
-    def is_at(self, folder: Path) -> bool:
-        """Is this the lock that others would find there?"""
-        assert self.file is not None
-        try:
-            return os.path.samestat(os.fstat(self.file.fileno()), (folder / LOCK).stat())
-        except FileNotFoundError:
-            return False
-
-    def release(self, folder: Path) -> None:
-        """Give the folder free, wherever it has been moved to."""
-        if self.file is not None:
-            with contextlib.suppress(OSError):
-                if self.is_at(folder):  # and not one that another process has made since
-                    (folder / LOCK).unlink()
-            self.file.close()
-        for each in self.made:
-            with contextlib.suppress(OSError):
-                each.rmdir()  # only if it is still empty
-
-
 STEP_NAME = re.compile(r"step-(\d{6,12})")
+LOCK = ".lock"
+LOCK_ATTEMPTS = 100
 
 
 class RunFolder:
-    """Reads and writes one run."""
+    """Read and write one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,11 +61,11 @@ class RunFolder:
 
     @property
     def has_started(self) -> bool:
-        """Is there a checkpoint, whole or not?"""
+        """Tell whether there is a checkpoint, valid or damaged."""
         return any(self.steps())
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint folder, newest first."""
+        """Return the steps that have a checkpoint folder, newest first."""
         if not self.checkpoints.is_dir():
             return []
         names = (STEP_NAME.fullmatch(path.name) for path in self.checkpoints.iterdir())
@@ -185,38 +75,38 @@ class RunFolder:
         return self.checkpoints / f"step-{step:06d}"
 
     def hold(self) -> None:
-        """Let no other process train here, until `release` or this one's end."""
+        """Lock the run against other trainings until `release` or the end of this process."""
         self.refuse_other_folders()
         with self.require_space(0, "a run"):
             self.lock = RunLock(self.path)
 
     def release(self) -> None:
-        lock, self.lock = self.lock, None  # the thread that watches workers may come here, too
+        lock, self.lock = self.lock, None  # the thread that supervises workers calls this, too
         if lock:
             lock.release(self.path)
 
     def create(self, config: Config, tokenizer: PairTokenizer) -> None:
-        """Begin a run, in place of one that never reached a checkpoint."""
+        """Create the run's files, over those of a run that never saved a checkpoint."""
         self.refuse_other_folders()
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.metrics.write_bytes(b"")
-        if self.events.exists():  # the same file: an open TensorBoard holds it, not its name
+        if self.events.exists():  # truncated, not replaced: a running TensorBoard has it open
             os.truncate(self.events, 0)
         replace_folder(self.path / "tokenizer", tokenizer.to_files())
         self.save_config(config)
 
     def move_aside(self) -> Path | None:
-        """Make room for a new run without losing the old one."""
+        """Rename the folder of an old run, and return its new path; None if there is nothing."""
         if not self.path.exists() or {path.name for path in self.path.iterdir()} <= {LOCK}:
             return None
         self.refuse_other_folders()
-        place = self.path.resolve()
-        if place == Path.cwd():
+        resolved = self.path.resolve()
+        if resolved == Path.cwd():
             raise CheckpointError("a run cannot be moved aside from inside its own folder")
         number = 1
-        while (aside := place.with_name(f"{place.name}.old-{number}")).exists():
+        while (aside := resolved.with_name(f"{resolved.name}.old-{number}")).exists():
             number += 1
-        place.rename(aside)
+        resolved.rename(aside)
         if self.lock:
             lock, self.lock = self.lock, None
             lock.release(aside)
@@ -224,26 +114,26 @@ class RunFolder:
         return self.path.with_name(aside.name)
 
     def refuse_other_folders(self) -> None:
-        """Never write among somebody's other files, and never move them."""
+        """Refuse a folder with other files than a run's: they are never overwritten or moved."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
             raise CheckpointError(f"{self.path} is a file, not a run folder; choose another --run")
         names = {path.name for path in self.path.iterdir()}
-        # A run that was killed in its first moments has a part of these.
+        # What a run has that was killed while it was created.
         first_files = {"checkpoints", "metrics.jsonl", "tokenizer", ".tokenizer.part",
                        ".config.yaml.part", LOCK}  # fmt: skip
-        whole = {"config.yaml", "checkpoints", "tokenizer", "metrics.jsonl"}  # one may be lost
-        if not names <= first_files and len(whole - names) > 1:
+        expected = {"config.yaml", "checkpoints", "tokenizer", "metrics.jsonl"}
+        if not names <= first_files and len(expected - names) > 1:  # one may be lost
             raise CheckpointError(f"{self.path} is not a run folder; choose another with --run")
         self.refuse_links()
 
     def refuse_links(self) -> None:
-        """A link inside a run could make it read, overwrite or delete what is elsewhere."""
+        """Refuse symbolic links, through which a run could overwrite or delete other files."""
         for folder in (self.path, self.path / "tokenizer", self.checkpoints):
             for path in folder.iterdir() if folder.is_dir() else ():
                 if path.is_symlink():
-                    raise CheckpointError(f"{path}: a link; everything in a run is its own")
+                    raise CheckpointError(f"{path}: a symbolic link, which a run must not contain")
 
     def save_config(self, config: Config) -> None:
         replace_file(self.path / "config.yaml", config_to_yaml(config).encode("utf-8"))
@@ -269,7 +159,7 @@ class RunFolder:
         optimizer: dict[str, Tensor],
         config: Config,
     ) -> None:
-        """Write a checkpoint, point `last` at it, and clear away those that are no longer kept."""
+        """Write a checkpoint, update `last` and `best`, and delete those no longer kept."""
         files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
         with self.require_space(sum(map(len, files.values())), f"step {state.step}"):
             replace_folder(self.step_path(state.step), files)
@@ -277,35 +167,37 @@ class RunFolder:
             self.prune_checkpoints(state, config)
 
     def prune_checkpoints(self, state: TrainerState, config: Config) -> None:
-        """What follows a new checkpoint; again, where a kill came between the two."""
+        """Update `last` and `best`, and delete what is no longer kept, after a save or a kill."""
         for leftover in self.checkpoints.glob(".step-*.part"):
             shutil.rmtree(leftover, ignore_errors=True)
         for name, step in (("best", state.best_step), ("last", state.step)):
             if step is not None and self.pointed(name) != step:
                 self.point(name, step)
-        for step in set(self.steps()) - kept(self.steps(), state.step, state.best_step, config):
+        for step in set(self.steps()) - steps_to_keep(
+            self.steps(), state.step, state.best_step, config
+        ):
             remove_folder(self.step_path(step))
 
     def require_space(self, needed: int, what: str) -> contextlib.AbstractContextManager[None]:
-        """For what may find the disk full; what was saved stays as it is."""
+        """Raise an error for a full disk; what was saved before stays as it is."""
 
         def advice() -> str:
-            goes_on = f"goes on after step {self.steps()[0]}" if self.has_started else "starts over"
-            return f"make room, and the same command {goes_on}"
+            step = f"continues after step {self.steps()[0]}" if self.has_started else "starts over"
+            return f"free some space, and the same command {step}"
 
         return require_space(needed, self.path, what, advice)
 
     def tokenizer_checksums(self) -> dict[str, str]:
-        files = sorted((self.path / "tokenizer").glob("*.*"))  # a desktop may leave files there
+        files = sorted((self.path / "tokenizer").glob("*.*"))  # some desktops add files of theirs
         names = ("source.", "target.")
         return {
-            path.name: checksum(read_own_file(path, MOST_TOKENIZER))
+            path.name: checksum(read_own_file(path, MAX_TOKENIZER_BYTES))
             for path in files
             if path.name.startswith(names)
         }
 
     def newest_content(self) -> tuple[str, dict[str, Any]]:
-        """The name of the newest checkpoint whose state.json can be read, and what it says."""
+        """Return the newest checkpoint with a readable state.json: its name and that content."""
         for step in self.steps():
             with contextlib.suppress(CheckpointError):
                 return self.step_path(step).name, read_content(self.step_path(step))
@@ -315,7 +207,7 @@ class RunFolder:
         replace_file(self.checkpoints / name, f"{self.step_path(step).name}\n".encode())
 
     def pointed(self, name: str) -> int | None:
-        """The step that `last` or `best` names, if it names one."""
+        """Return the step that the file `last` or `best` names, if it names one."""
         with contextlib.suppress(CheckpointError, UnicodeDecodeError):
             text = read_own_file(self.checkpoints / name, 100).decode("utf-8").strip()
             if match := STEP_NAME.fullmatch(text):
@@ -323,13 +215,13 @@ class RunFolder:
         return None
 
     def load(self, step: int, *, for_training: bool) -> Checkpoint:
-        """Read one step, or say which of its files is damaged."""
+        """Read one checkpoint; raises CheckpointError naming the file that is damaged."""
         return read_step(
             self.step_path(step), step, self.tokenizer_checksums(), for_training=for_training
         )
 
     def load_best(self) -> Checkpoint:
-        """Read the step that did best on held-out pairs."""
+        """Read the checkpoint with the best `evaluation.best_metric` on held-out pairs."""
         step = self.best_step
         if step is None:
             why = "its evaluation.best_metric is none, or it was not evaluated yet"
@@ -341,7 +233,7 @@ class RunFolder:
 
     @property
     def best_step(self) -> int | None:
-        """The step that `best` names; where one is lost, what the newest checkpoint knows."""
+        """Return the step that `best` names, or, where that file is lost, the newest state."""
         if (step := self.pointed("best")) in self.steps() or not self.has_started:
             return step
         return self.load_newest([], for_training=False).state.best_step
@@ -352,7 +244,10 @@ class RunFolder:
     def load_last(
         self, count: int, complaints: list[str], *, for_training: bool, among: list[int]
     ) -> list[Checkpoint]:
-        """Read the first whole ones of some steps; each damaged one on the way adds a complaint."""
+        """Read the first `count` valid checkpoints of some steps.
+
+        A line for each damaged one that is skipped is added to `complaints`.
+        """
         found: list[Checkpoint] = []
         for step in among:
             if len(found) == count:
@@ -361,18 +256,134 @@ class RunFolder:
                 found.append(self.load(step, for_training=for_training))
             except CheckpointError as error:
                 complaints.append(str(error))
-            if sum(each.bytes_of_weights for each in found) > most_tensor_bytes():
-                raise CheckpointError(f"{self.path}: {len(found)} checkpoints fill the memory")
+            if sum(each.weights_bytes for each in found) > max_tensor_bytes():
+                raise CheckpointError(
+                    f"{self.path}: {len(found)} checkpoints do not fit into memory"
+                )
         if found:
             return found
         raise CheckpointError(
-            f"{self.path} has no whole checkpoint"
+            f"{self.path} has no valid checkpoint"
             + (f": {complaints[0]}" if complaints else "; train it first")
         )
 
 
+class RunLock:
+    """Lock a folder against other trainings, until `release` or the end of this process.
+
+    A folder that does not exist is created, and removed again if nothing was written into it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.created = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        self.complaint = ""
+        self.file: TextIO | None = None
+        if fcntl is None:
+            self.complaint = "this system has no locks: start only one training in a folder"
+            return
+        # Its last holder may remove the file after it was opened and before it is locked here.
+        for _ in range(LOCK_ATTEMPTS):
+            # Links are not followed, and only the owner may read it.
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            self.file = os.fdopen(os.open(folder / LOCK, flags, 0o600), "r+")
+            self.acquire(folder)
+            if self.is_at(folder):
+                break
+            self.file.close()
+        assert self.file is not None
+        try:
+            os.truncate(self.file.fileno(), 0)
+            os.write(self.file.fileno(), f"{os.getpid()}\n".encode())
+        except OSError:  # the disk may be full
+            self.release(folder)
+            raise
+
+    def acquire(self, folder: Path) -> None:
+        assert self.file is not None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with self.file:
+                number = self.file.read(20).strip()
+            who = f"process {number}" if number.isdecimal() else "another process"
+            raise CheckpointError(
+                f"{folder} is being trained by {who}; wait for it, stop it, "
+                "or choose another folder with --run"
+            ) from None
+        except OSError as error:  # some network drives have no locks
+            self.complaint = (
+                f"{folder} cannot be locked ({error.strerror}): start only one training in it"
+            )
+
+    def is_at(self, folder: Path) -> bool:
+        """Tell whether this file is the one that others find in the folder."""
+        assert self.file is not None
+        try:
+            return os.path.samestat(os.fstat(self.file.fileno()), (folder / LOCK).stat())
+        except FileNotFoundError:
+            return False
+
+    def release(self, folder: Path) -> None:
+        """Release the lock; `folder` is where the folder is now."""
+        if self.file is not None:
+            with contextlib.suppress(OSError):
+                if self.is_at(folder):  # and not a newer one of another process
+                    (folder / LOCK).unlink()
+            self.file.close()
+        for each in self.created:
+            with contextlib.suppress(OSError):
+                each.rmdir()  # only if it is still empty
+
+
+def scheduled_steps(steps: list[int], config: Config) -> list[int]:
+    """Return the steps that every run of this config saves, without those saved on a signal."""
+    return [
+        step
+        for step in steps
+        if step % config.training.save_every == 0
+        or step % config.evaluation.every == 0
+        or step == config.training.steps
+    ]
+
+
+def steps_to_keep(
+    steps: list[int], newest: int, best: int | None, config: Config
+) -> set[int | None]:
+    """Return the steps, of some that are sorted newest first, to keep after `newest` was saved."""
+    # Steps above `newest` are damaged: otherwise training would have resumed from them.
+    own = [step for step in steps if step <= newest and step != best]
+    last = scheduled_steps(own, config)[: config.training.keep_checkpoints]
+    spare = last[1:] or own[:2]  # a fallback even for runs that were stopped early
+    return {*last, *spare, newest, best}
+
+
+def append_rows(path: Path, rows: list[dict[str, Any]]) -> int:
+    """Append rows as lines of JSON, fsync, and return the length of the file."""
+    content = b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            write_all(file, content)
+            os.fsync(file.fileno())
+        except OSError:  # all rows or none
+            os.truncate(path, before)
+            raise
+        return file.tell()
+
+
+def truncate_rows(path: Path, length: int) -> str | None:
+    """Remove the lines written after a checkpoint; returns a warning if earlier ones are lost."""
+    size = path.stat().st_size if path.exists() else 0
+    if size < length:
+        path.touch()
+        return f"{path} has lost some lines; new ones are appended"
+    os.truncate(path, length)
+    return None
+
+
 def runs_newest_first(folder: Path) -> list[Path]:
-    """The runs in a folder that have a checkpoint, the most recently saved first."""
+    """Return the runs in a folder that have a checkpoint, the most recently saved first."""
     if not folder.is_dir():
         return []
     saved = {

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, synced, renamed in; read back by checksum."""
+"""Atomic files: written under another name, fsynced, renamed; checksums for reading them back."""
 
 import errno
 import hashlib
@@ -29,13 +29,13 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) 
         return file.read(status.st_size)
 
 
-MOST_JSON = 2**24  # bytes of a state.json, which has a few hundred
-MOST_TOKENIZER = 2**27  # bytes of a vocabulary; one of a million pieces has half of it
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+MAX_JSON_BYTES = 2**24  # of a state.json, which has a few hundred
+MAX_TOKENIZER_BYTES = 2**27  # of a vocabulary; a million pieces take half of it
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def sync_folder(path: Path) -> None:
-    """Make a folder's list of names survive a power cut."""
+    """Fsync a folder, so that its list of names survives a power cut."""
     if os.name == "nt":  # Windows has no such call for folders
         return
     handle = os.open(path, os.O_RDONLY)
@@ -46,7 +46,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a new file and make sure that it has reached the disk."""
+    """Write a file and fsync it."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -54,14 +54,14 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_all(file: FileIO, content: bytes) -> None:
-    """Write through no buffer, which would try once more when a file on a full disk is closed."""
+    """Write without a buffer, which would write again when a file on a full disk is closed."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in place of an older one; a reader sees the old or the new, never a part."""
+    """Write a file or replace one; readers see the old or the new content, never a part."""
     aside = path.with_name(f".{path.name}.part")
     try:
         write_file(aside, content)
@@ -73,7 +73,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_folder(path: Path, files: dict[str, bytes]) -> None:
-    """Make a folder with these files appear at once, in place of what stood there before."""
+    """Write a folder of files or replace one; it appears with all of them at once."""
     aside = path.with_name(f".{path.name}.part")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -81,17 +81,17 @@ def replace_folder(path: Path, files: dict[str, bytes]) -> None:
         for name, content in files.items():
             write_file(aside / name, content)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)  # the disk may be full: leave no part of it
+        shutil.rmtree(aside, ignore_errors=True)  # the disk may be full
         raise
     sync_folder(aside)
-    if path.exists():  # a damaged step that is taken again
+    if path.exists():  # a damaged step that was trained again
         shutil.rmtree(path)
     aside.rename(path)
     sync_folder(path.parent)
 
 
 def remove_folder(path: Path) -> None:
-    """Make a folder disappear at once; what a kill leaves of it goes by another name."""
+    """Rename a folder, then delete it: a kill in between leaves no half-deleted folder behind."""
     aside = path.with_name(f".{path.name}.part")
     shutil.rmtree(aside, ignore_errors=True)
     with suppress(OSError):
@@ -103,28 +103,28 @@ def remove_folder(path: Path) -> None:
 def require_space(
     needed: int, folder: Path, what: str, advice: Callable[[], str]
 ) -> Iterator[None]:
-    """Refuse to begin what does not fit; what turns out not to fit is told in the same words."""
+    """Raise CheckpointError if the disk has not enough space, before the block or within it."""
 
     def refusal(why: str) -> CheckpointError:
         needs = f"it needs {needed:,} bytes, " * bool(needed)
         free = f"{free_bytes(folder):,} bytes are free"
-        return CheckpointError(f"{folder}: no room for {what} ({why}): {needs}{free}; {advice()}")
+        return CheckpointError(f"{folder}: no space for {what} ({why}): {needs}{free}; {advice()}")
 
     if free_bytes(folder) < needed:
         raise refusal(os.strerror(errno.ENOSPC))
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
         raise refusal(str(error.strerror)) from None
 
 
 def free_bytes(folder: Path) -> int:
-    """The room where a folder is, or will be."""
+    """Return the free space where a folder is, or will be."""
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     usage = shutil.disk_usage(existing)
-    return usage.free if usage.total else 2**62  # some drives do not tell
+    return usage.free if usage.total else 2**62  # some drives do not say
 
 
 def checksum(content: bytes) -> str:
@@ -132,13 +132,13 @@ def checksum(content: bytes) -> str:
 
 
 def file_checksum(path: Path) -> str:
-    """The checksum of a file's content, which may be larger than memory."""
+    """Return the checksum of a file, which may be larger than memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def json_with_checksum(data: dict[str, Any]) -> bytes:
-    """JSON that carries a checksum of its own content."""
+    """Return JSON that holds a checksum of its own content."""
     text = json.dumps(data, sort_keys=True)
     return json.dumps({"sha256": checksum(text.encode()), "content": data}, indent=1).encode()
 
@@ -156,11 +156,10 @@ def read_json_with_checksum(content: bytes, where: str) -> dict[str, Any]:
     return data
 
 
-def read_own_file(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most `most` bytes; links are refused, too."""
+def read_own_file(path: Path, max_bytes: int) -> bytes:
+    """Read a file of a run; raises CheckpointError for links, pipes, devices and larger files."""
     try:
-        # A link could lead out of the folder.
-        return read_regular_file(path, most, follow_links=False)
+        return read_regular_file(path, max_bytes, follow_links=False)
     except (OSError, ValueError) as error:
-        why = "a link, not a file of its own" if path.is_symlink() else None
+        why = "a symbolic link, which a run must not contain" if path.is_symlink() else None
         raise CheckpointError(f"{path}: {why or getattr(error, 'strerror', error)}") from None

@@ -14,7 +14,7 @@ from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import EOS_ID, Encoded, PairTokenizer
 from minitransformer.errors import UsageError, did_you_mean
 from minitransformer.model.base import EncoderDecoder, choose_device
-from minitransformer.run import RunFolder, planned
+from minitransformer.run import RunFolder, scheduled_steps
 from minitransformer.search import GREEDY, TokenScore, beam_search, greedy
 from minitransformer.settings import Config
 
@@ -83,7 +83,9 @@ class Translator:
             among = folder.steps()
             if count > 1:  # those that a signal left in between would make another mean
                 # Behind those that are kept for being the last, an old best one may stand.
-                among = planned(among, config)[: config.training.keep_checkpoints] or among[:1]
+                among = (
+                    scheduled_steps(among, config)[: config.training.keep_checkpoints] or among[:1]
+                )
             saved = folder.load_last(count, complaints, for_training=False, among=among)
         names = [each.path.name for each in saved]
         if len(saved) < count and not complaints:

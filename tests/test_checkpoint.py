@@ -152,7 +152,7 @@ def test_damage_is_noticed_and_the_checkpoint_before_is_used(tmp_path, name, dam
 def test_a_run_without_a_whole_checkpoint_says_so(tmp_path):
     folder = saved_run(tmp_path / "run", 1)
     (folder.step_path(1) / "state.json").write_bytes(b"{}")
-    with pytest.raises(CheckpointError, match=r"has no whole checkpoint: .*damaged"):
+    with pytest.raises(CheckpointError, match=r"has no valid checkpoint: .*damaged"):
         folder.load_newest([], for_training=True)
 
 
@@ -234,7 +234,7 @@ def test_metrics_that_were_lost_are_noted_and_never_made_up(tmp_path):
     trainer.run()
     trainer.run_folder.metrics.write_bytes(b"{}\n")
     again = trainer_for(tmp_path / "run", "training.steps=13")
-    assert any("lacks lines that it had" in note for note in again.notes)
+    assert any("has lost some lines" in note for note in again.notes)
     assert again.run_folder.metrics.read_bytes() == b"{}\n"
     trainer.run_folder.metrics.unlink()
     again = trainer_for(tmp_path / "run", "training.steps=13")

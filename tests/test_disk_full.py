@@ -41,11 +41,11 @@ def leftovers(folder: Path) -> list[str]:
 def test_a_full_disk_ends_in_one_line_and_with_room_the_run_goes_on(small_disk, uninterrupted):  # noqa: F811
     stopped = run(*COMMAND, folder=small_disk)
     assert stopped.code == 1
-    assert stopped.err.startswith("error: runs/tiny: no room for ")
+    assert stopped.err.startswith("error: runs/tiny: no space for ")
     assert " (No space left on device): " in stopped.err
-    told = re.search(r"bytes are free; make room, and the same command goes on after (step \d+)\n$",
-                     stopped.err)  # fmt: skip
+    told = re.search(r"and the same command continues after (step \d+)\n$", stopped.err)
     assert told
+    assert "bytes are free; free some space, and" in stopped.err
     assert stopped.err.count("\n") == 1
     assert leftovers(small_disk) == []
     resize = ["mount", "-o", "remount,size=100m", str(small_disk)]
@@ -63,8 +63,8 @@ def test_a_disk_that_was_full_before_is_told_and_nothing_is_begun(small_disk):
             file.write(bytes(4096))
     stopped = run(*COMMAND, "--run", small_disk / "run", folder=small_disk.parent)
     assert stopped.code == 1
-    assert stopped.err.startswith(f"error: {small_disk / 'run'}: no room for a ")
-    assert stopped.err.endswith("free; make room, and the same command starts over\n")
+    assert stopped.err.startswith(f"error: {small_disk / 'run'}: no space for a ")
+    assert stopped.err.endswith("free; free some space, and the same command starts over\n")
     assert not (small_disk / "run").exists()
 
 
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
     ):
         began.append(True)
     assert str(refusal.value) == (
-        f"{tmp_path / 'not yet there'}: no room for a checkpoint (No space left on device): "
+        f"{tmp_path / 'not yet there'}: no space for a checkpoint (No space left on device): "
         "it needs 1,001 bytes, 1,000 bytes are free; make room"
     )
     assert not began

@@ -170,13 +170,13 @@ def test_no_number_comes_out_of_a_checkpoint_either(tmp_path, monkeypatch):
     trainer.step()
     trainer.save()
     trainer.step()
-    monkeypatch.setattr("minitransformer.training.trainer.first_not_finite", lambda tensors: None)
+    monkeypatch.setattr("minitransformer.training.trainer.find_nonfinite", lambda tensors: None)
     with torch.no_grad():
         trainer.model.head.bias[0] = torch.nan
     trainer.save()
     complaints: list[str] = []
     assert trainer.run_folder.load_newest(complaints, for_training=False).state.step == 1
-    assert complaints[0].endswith("'head.bias' has values that are not finite")
+    assert complaints[0].endswith("'head.bias' has NaN or infinite values")
 
 
 def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):

@@ -154,7 +154,7 @@ def write_in_place() -> None:
 
 def keep_late_rows() -> None:
     """metrics.jsonl is not cut back."""
-    minitransformer.training.trainer.cut_rows = lambda path, length: None
+    minitransformer.training.trainer.truncate_rows = lambda path, length: None
 
 
 def keep_late_events() -> None:

@@ -135,14 +135,17 @@ def change_tensors(hostile: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda model: model | {"head.bias": model["head.bias"][:-1]}, "numbers|wants"),
-        (lambda model: model | {"head.bias": model["head.bias"][None]}, "wants"),
-        (lambda model: model | {"head.bias": model["head.bias"].double()}, "wants"),
-        (lambda model: model | {"head.bias": model["head.bias"].int()}, "wants"),
-        (lambda model: {n: v for n, v in model.items() if n != "head.bias"}, "numbers|lacks"),
+        (lambda model: model | {"head.bias": model["head.bias"][:-1]}, "numbers|the model has"),
+        (lambda model: model | {"head.bias": model["head.bias"][None]}, "the model has"),
+        (lambda model: model | {"head.bias": model["head.bias"].double()}, "the model has"),
+        (lambda model: model | {"head.bias": model["head.bias"].int()}, "the model has"),
+        (
+            lambda model: {n: v for n, v in model.items() if n != "head.bias"},
+            "numbers|has no tensor",
+        ),
         (lambda model: model | {"more": torch.ones(0)}, "has a tensor 'more'"),
-        (lambda model: model | {"head.bias": model["head.bias"] * torch.nan}, "not finite"),
-        (lambda model: {}, "numbers|lacks"),
+        (lambda model: model | {"head.bias": model["head.bias"] * torch.nan}, "NaN or infinite"),
+        (lambda model: {}, "numbers|has no tensor"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(hostile, change, match):
@@ -177,7 +180,7 @@ def test_a_config_that_asks_for_more_than_was_saved_costs_no_memory(hostile, mon
         return built[-1]
 
     monkeypatch.setattr(weights, "build_model", build_and_keep)
-    with pytest.raises(CheckpointError, match=r"numbers, the config asks for 207,771,598,903"):
+    with pytest.raises(CheckpointError, match=r"numbers, the config needs 207,771,598,903"):
         Translator.load(hostile)
     [model] = built
     assert all(parameter.is_meta for parameter in model.parameters())
@@ -200,10 +203,10 @@ def test_a_file_larger_than_memory_is_not_read(hostile, name):
         ({"state": {"step": 1, "metrics_bytes": 2**70}}, "state.metrics_bytes: must be"),
         ({"state": {"step": 1, "seconds": float("nan")}}, "state.seconds: must be"),
         ({"state": {"step": 1, "surprise": 1}}, "unknown key 'state.surprise'"),
-        ({"state": {"step": 2}}, "is of step 2"),
+        ({"state": {"step": 2}}, "is the state of step 2"),
         ({"state": []}, "'state' is missing"),
         ({"files": None}, "'files' is missing"),
-        ({"files": {"model.safetensors": 3}}, "lacks a checksum"),
+        ({"files": {"model.safetensors": 3}}, "a checksum is missing"),
         ({"tokenizer": {"source.tsv": "0"}}, "tokenizer: damaged"),
         ({"format": [1]}, r"format \[1\], this version reads"),
     ],
@@ -220,13 +223,16 @@ def test_content_of_any_kind_is_refused(hostile, content):
     refused_by_all(hostile, "damaged" if content != {} else "format None")
 
 
-@pytest.mark.parametrize("settings", [5, [], {"model": 5}, {"model": {"dropout": {}}}, {"x": 1}])
+@pytest.mark.parametrize("settings", [5, [], {"model": 5}, {"model": {"dropout": {}}}, {"x": 1},
+                                      {"model": {"position": "rotary"}}])  # fmt: skip
 def test_settings_of_any_shape_are_equal_or_refused(hostile, settings):
     write_content(hostile, content_of(hostile) | {"settings": settings})
     if not isinstance(settings, dict):
-        refused_by_all(hostile, "'settings' is missing or not what it should be")
+        refused_by_all(hostile, "'settings' is missing or not a mapping")
     elif settings == {"model": {"dropout": {}}}:
         refused_by_all(hostile, "model.dropout is 0.1, not a section")
+    elif settings == {"model": {"position": "rotary"}}:  # of format 1, which this file is not
+        refused_by_all(hostile, "step-000001 has an unknown setting 'model.position'")
     else:
         assert Translator.load(hostile).checkpoint == "step-000001"
 
@@ -248,7 +254,7 @@ def test_a_link_is_never_followed(hostile, tmp_path, place):
     is_folder = outside.is_dir()
     before = sorted(outside.rglob("*")) if is_folder else outside.read_bytes()
     path.symlink_to(outside)
-    refused_by_all(hostile, f"{place}: a link")
+    refused_by_all(hostile, f"{place}: a symbolic link")
     with contextlib.suppress(CheckpointError):  # what is inside a step is only moved aside
         trainer_for(hostile, fresh=True).run()
     assert (sorted(outside.rglob("*")) if is_folder else outside.read_bytes()) == before
@@ -289,5 +295,5 @@ def test_the_commands_say_it_in_one_line(hostile, tmp_path):
     ):
         result = run(*command, folder=tmp_path)
         assert (result.code, result.out) == (1, ""), command
-        assert result.err.startswith(f"error: {hostile} has no whole checkpoint: ")
+        assert result.err.startswith(f"error: {hostile} has no valid checkpoint: ")
         assert result.err.count("\n") == 1

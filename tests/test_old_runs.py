@@ -1,6 +1,7 @@
 """A run that an earlier version trained still loads, translates, trains on and is scored."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 
 from minitransformer import Translator
+from minitransformer.config import rename_settings
 from minitransformer.data.batching import make_batch
 from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.errors import CheckpointError
 from minitransformer.run import RunFolder
 from minitransformer.search import eval_mode
 from minitransformer.storage import json_with_checksum
@@ -44,7 +47,7 @@ def copied(folder: Path, name: str, place: Path) -> Path:
 
 
 def test_every_format_has_a_run_that_is_kept():
-    assert [folder.name for folder in FIXTURES] == ["run-format-1"]
+    assert [folder.name for folder in FIXTURES] == ["run-format-1", "run-format-2"]
     for folder in FIXTURES:
         assert {path.parent.name for path in folder.glob("*/config.yaml")} == set(NAMES)
         for name in NAMES:
@@ -105,3 +108,45 @@ def test_an_old_run_is_trained_on_and_scored_by_the_commands_of_today(folder, na
     assert "bleu" in scored.out
     translated = run("translate.py", "--run", name, "I go", folder=tmp_path)
     assert (translated.code, translated.out.count("\n")) == (0, 1)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("words", "  position: sinusoidal", "  position: learned",
+         "model.positional_encoding is 'learned', not 'sinusoidal'"),
+        ("words", "  source_end: false", "  source_end: true",
+         "model.source_eos is true, not false"),
+        ("inner-dropout", "  inner_dropout: 0.1", "  inner_dropout: 0.2",
+         "model.activation_dropout is 0.2, not 0.1"),
+        ("gru", "  attention_output: ", "  output_projection: false\n  attention_output: ",
+         "'model.attention_output' and 'model.output_projection' are one setting, given twice"),
+    ],
+)  # fmt: skip
+def test_a_changed_setting_of_an_old_run_is_refused(name, old, new, message, tmp_path):
+    run = copied(ROOT / "tests/fixtures/run-format-1", name, tmp_path)
+    edit(run / "config.yaml", old, new)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        Translator.load(run)
+
+
+def test_settings_of_an_old_run_are_converted():
+    old = ROOT / "tests" / "fixtures" / "run-format-1"
+    model = RunFolder(old / "inner-dropout").load_config().model
+    rates = model.self_attention_dropout, model.cross_attention_dropout, model.activation_dropout
+    assert rates == (0.1, 0.1, 0.1)
+    sections = {
+        "training": {"consistency": 0.5, "train_only": ["encoder.layers.0.leftward.word"]},
+        "model": {"kind": "recurrent", "inner_dropout": 0.2},
+    }
+    assert rename_settings(sections, "here") == {
+        "training": {"rdrop_alpha": 1.0, "trainable": ["encoder.layers.0.backward_rnn.input_proj"]},
+        "model": {"kind": "recurrent", "self_attention_dropout": 0.0,
+                  "cross_attention_dropout": 0.2, "activation_dropout": 0.0},
+    }  # fmt: skip

@@ -94,15 +94,15 @@ def test_starting_over_never_takes_the_lock_of_one_that_was_faster(tmp_path, mon
 def test_a_lock_that_was_removed_while_it_was_waited_for_does_not_count(tmp_path, monkeypatch):
     """Between opening the file and locking it, whoever held it may end and remove it."""
     opened: list[Path] = []
-    take = RunLock.take
+    acquire = RunLock.acquire
 
     def remove_first(self: RunLock, folder: Path) -> None:
         if not opened:
             (folder / LOCK).unlink()
         opened.append(folder)
-        take(self, folder)
+        acquire(self, folder)
 
-    monkeypatch.setattr(RunLock, "take", remove_first)
+    monkeypatch.setattr(RunLock, "acquire", remove_first)
     lock = RunLock(tmp_path / "run")
     assert len(opened) == 2
     assert (tmp_path / "run" / LOCK).read_text() == f"{os.getpid()}\n"

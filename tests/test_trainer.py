@@ -334,8 +334,11 @@ def test_the_parts_of_a_recurrent_model_have_names_to_start_from_and_to_train(tm
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"haed.weight": torch.zeros(2)}, "has a tensor 'haed.weight' that the model has not"),
-        ({"head.bias": torch.zeros(2)}, r"'head.bias' is \(2,\) torch.float32, the model wants"),
+        (
+            {"haed.weight": torch.zeros(2)},
+            "has a tensor 'haed.weight' that the model does not have",
+        ),
+        ({"head.bias": torch.zeros(2)}, r"'head.bias' is \(2,\) torch.float32, the model has"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(tmp_path, tensors, message):

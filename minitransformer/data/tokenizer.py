@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.settings import Config, TokenizerConfig
-from minitransformer.storage import MOST_TOKENIZER, read_own_file
+from minitransformer.storage import MAX_TOKENIZER_BYTES, read_own_file
 
 PAD, UNK, BOS, EOS = SPECIALS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
@@ -455,7 +455,7 @@ class PairTokenizer:
 
         def read(name: str) -> Tokenizer:
             path = folder / f"{name}.{kind.file_ending}"
-            content = read_own_file(path, MOST_TOKENIZER)
+            content = read_own_file(path, MAX_TOKENIZER_BYTES)
             return kind.from_bytes(content, config.tokenizer, str(path))
 
         source = read("source")

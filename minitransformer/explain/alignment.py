@@ -40,7 +40,7 @@ from minitransformer.model.trace import record
 from minitransformer.run import RunFolder
 from minitransformer.search import eval_mode
 from minitransformer.storage import (
-    MOST_JSON,
+    MAX_JSON_BYTES,
     json_with_checksum,
     read_json_with_checksum,
     read_own_file,
@@ -111,7 +111,7 @@ def remembered(run: Path, checkpoint: str) -> HeadAlignment | None:
     if not path.exists():
         return None
     try:
-        data = read_json_with_checksum(read_own_file(path, MOST_JSON), str(path))
+        data = read_json_with_checksum(read_own_file(path, MAX_JSON_BYTES), str(path))
         mistakes: list[Mistake] = []
         best: HeadAlignment = build_section(HeadAlignment, data.get("best"), "best", mistakes)
         if mistakes:

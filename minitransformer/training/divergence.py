@@ -32,7 +32,7 @@ from minitransformer.model.trace import record
 from minitransformer.search import eval_mode
 from minitransformer.settings import Range
 from minitransformer.storage import (
-    MOST_JSON,
+    MAX_JSON_BYTES,
     json_with_checksum,
     read_json_with_checksum,
     read_own_file,
@@ -282,7 +282,7 @@ def keep(trainer: "Trainer", incident: NonFiniteReport, what: str) -> DivergedEr
 def read_nonfinite_report(folder: Path) -> NonFiniteReport:
     """Read back what `keep` wrote."""
     path = folder / BATCH
-    data = read_json_with_checksum(read_own_file(path, MOST_JSON), str(path))
+    data = read_json_with_checksum(read_own_file(path, MAX_JSON_BYTES), str(path))
     return parsed(data, str(path))
 
 

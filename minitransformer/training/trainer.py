@@ -17,7 +17,7 @@ from minitransformer.checkpoint import (
     TrainerState,
     bytes_to_tensors,
     copy_into,
-    first_not_finite,
+    find_nonfinite,
     model_tensors,
     read_tensors,
     tensor_bytes,
@@ -37,7 +37,7 @@ from minitransformer.evaluation import (
 from minitransformer.metrics import Sum
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.loss import HeadLoss, TrainingLoss
-from minitransformer.run import RunFolder, append_rows, cut_rows
+from minitransformer.run import RunFolder, append_rows, truncate_rows
 from minitransformer.settings import Config
 from minitransformer.training.callbacks import Callback, StepMetrics
 from minitransformer.training.distributed import Ranks
@@ -262,9 +262,9 @@ class Trainer:
         if not self.ranks.is_first:
             return
         weights, memory = model_tensors(self.model), self.optimizer.state
-        if bad := first_not_finite(weights | memory):
+        if bad := find_nonfinite(weights | memory):
             raise DivergedError(
-                f"step {self.state.step} is not saved: '{bad}' has values that are not finite. "
+                f"step {self.state.step} is not saved: '{bad}' has NaN or infinite values. "
                 "Checkpoints are as they were; lower training.learning_rate and start again "
                 "with --fresh"
             )
@@ -333,7 +333,7 @@ class Trainer:
             self.model, self.optimizer,
         )  # fmt: skip
         self.notes += notes
-        if complaint := cut_rows(self.run_folder.metrics, self.state.metrics_bytes):
+        if complaint := truncate_rows(self.run_folder.metrics, self.state.metrics_bytes):
             self.notes.append(complaint)
         if not self.is_finished:
             self.run_folder.save_config(self.config)
