@@ -119,9 +119,9 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("words", "  position: sinusoidal", "  position: learned",
+        ("train-only", "  position: sinusoidal", "  position: learned",
          "model.positional_encoding is 'learned', not 'sinusoidal'"),
-        ("words", "  source_end: false", "  source_end: true",
+        ("train-only", "  source_end: false", "  source_end: true",
          "model.source_eos is true, not false"),
         ("inner-dropout", "  inner_dropout: 0.1", "  inner_dropout: 0.2",
          "model.activation_dropout is 0.2, not 0.1"),
