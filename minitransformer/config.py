@@ -23,95 +23,153 @@ from minitransformer.settings import (
 )
 from minitransformer.storage import read_regular_file
 
-LARGEST_DOCUMENT = 1_000_000  # characters; a config is a page, not a corpus
-MAX_FILE_BYTES = 4 * LARGEST_DOCUMENT  # of UTF-8
+CONFIGS = Path(__file__).parent.parent / "configs"
+MAX_CHARACTERS = 1_000_000  # of a document
+MAX_FILE_BYTES = 4 * MAX_CHARACTERS  # of UTF-8
 
 
-class StrictLoader(yaml.SafeLoader):
-    """A loader with YAML 1.2's scalars, no duplicate keys, no anchors and no tags."""
-
-    # SafeLoader's own table reads `no` as False, `1e-4` as a word and `12:30` as 750.
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.MarkedYAMLError(
-                problem="anchors and aliases are not allowed", problem_mark=event.start_mark
-            )
-        if getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(
-                problem=f"tags such as {event.tag} are not allowed", problem_mark=event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} is not a word", problem_mark=key_node.start_mark
-                )
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key '{key}' stands twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+def find_config(name: str) -> Path:
+    """Return the path of a config that is given by its path or by its name in configs/."""
+    for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
+        if path.exists() and not path.is_dir():
+            return path
+    shipped = ", ".join(sorted(path.name for path in CONFIGS.glob("*.yaml")))
+    raise ConfigError(f"no config '{name}', here or in configs/ (there: {shipped})")
 
 
-for tag, pattern, first in [
-    ("bool", r"true|false", "tf"),
-    ("null", r"null|~|", ["n", "~", ""]),
-    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
-    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", "-+.0123456789"),
-]:
-    StrictLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first)
+def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """Read a config file and apply `section.key=value` overrides to it.
+
+    Raises one ConfigError with all mistakes of the file and the overrides.
+    """
+    try:
+        text = read_regular_file(path, MAX_FILE_BYTES).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    data = read_yaml(text, str(path))
+    if data is None:
+        raise ConfigError(f"{path}: the config is empty")
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a config is a mapping of sections, got {describe(data)}")
+    if (path.parent / "checkpoints").is_dir():  # the config of a run, which may be an old one
+        data = rename_settings(data, str(path))
+    origins = {apply_override(data, override): f"--set {override}" for override in overrides}
+    return config_from_data(data, str(path), origins)
+
+
+def apply_override(data: dict[str, Any], override: str) -> str:
+    """Set one value in place, parsed as in the file, and return its dotted key."""
+    path, equals, text = override.partition("=")
+    *sections, key = path.strip().split(".")
+    if not equals or not key or not sections:
+        whole = Config()
+        known = [
+            f"{section.name}.{each.name}"
+            for section in fields(whole)
+            for each in fields(getattr(whole, section.name))
+        ]
+        meant = next(
+            (f", such as {name}={text or 'VALUE'}" for name in known if name.endswith(f".{key}")),
+            "",
+        )
+        raise UsageError(f"--set {override}: write it as section.key=value{meant}")
+    for section in sections:
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"--set {override}: '{section}' is not a section")
+    data[key] = read_yaml(text, f"--set {override}") if text.strip() else ""
+    return ".".join((*sections, key))
+
+
+def rename_settings(sections: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the settings of a run of format 1 by their present names, with converted values.
+
+    Raises ConfigError where a setting is given by both names: an old one must not hide another.
+    """
+    renamed: dict[str, Any] = {}
+    old: dict[str, Any] = {}
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            renamed[name] = section
+            continue
+        for key, value in section.items():
+            if f"{name}.{key}" in RENAMED:
+                old[f"{name}.{key}"] = value
+            else:
+                renamed.setdefault(name, {})[key] = value
+    for dotted, value in old.items():
+        for new in RENAMED[dotted].keys:
+            name, _, key = new.partition(".")
+            section = renamed.setdefault(name, {})
+            if not isinstance(section, dict) or key in section:
+                raise ConfigError(f"{where}: '{dotted}' and '{new}' are one setting, given twice")
+            section[key] = RENAMED[dotted].convert(value)
+    # A recurrent model has but one of the three rates that `inner_dropout` became.
+    if "model.inner_dropout" in old and renamed["model"].get("kind") == "recurrent":
+        for key in ("self_attention_dropout", "activation_dropout"):
+            renamed["model"][key] = 0.0
+    return renamed
+
+
+def config_from_data(
+    data: dict[str, Any], where: str, origins: dict[str, str] | None = None
+) -> Config:
+    """Build a config; raises one ConfigError with every mistake and where it was made."""
+    mistakes: list[Mistake] = []
+    config: Config = build_section(Config, data, "", mistakes)
+    wrong = {mistake.key for mistake in mistakes}
+    origins = origins or {}
+    mistakes += [
+        Mistake(next((key for key in keys if key in origins), keys[0]), message)
+        for keys, message in validate(config)
+        if not wrong.intersection(keys)
+    ]
+    if mistakes:
+        lines = [f"{origins.get(each.key, where)}: {each.message}" for each in mistakes]
+        raise ConfigError("\n       ".join(lines))
+    return config
+
+
+def config_to_yaml(config: Config) -> str:
+    """Return the whole config as YAML, which load_config reads back to an equal one."""
+    return write_yaml(
+        {
+            section: {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in values.items()
+            }
+            for section, values in dataclasses.asdict(config).items()
+        }
     )
 
 
-class TextLoader(StrictLoader):
-    """A loader that leaves every scalar the text that was written: 0.50 stays 0.50."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-
-
-class StrictDumper(yaml.SafeDumper):
-    """A dumper that quotes exactly what StrictLoader would otherwise misread."""
-
-    yaml_implicit_resolvers = StrictLoader.yaml_implicit_resolvers
+def changed_keys(old: Config, new: Config) -> dict[str, tuple[str, str]]:
+    """Return the dotted keys whose values differ between two configs, each with both values."""
+    return changed_between(dataclasses.asdict(old), dataclasses.asdict(new))
 
 
-def write_yaml(data: Any) -> str:
-    """Plain data as YAML that read_yaml reads back unchanged."""
-    return yaml.dump(data, Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
-
-
-def read_yaml(text: str, where: str, loader: type[StrictLoader] = StrictLoader) -> Any:
-    """Read one YAML document as plain data; `where` names it in error messages."""
-    if len(text) > LARGEST_DOCUMENT:
-        raise ConfigError(f"{where}: {len(text):,} characters is too long")
-    try:
-        return yaml.load(text, Loader=loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f" line {mark.line + 1}:" if mark else ""
-        raise ConfigError(f"{where}:{line} {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not readable as YAML: {str(error).splitlines()[0]}") from None
+def changed_between(old: Any, new: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Do the same for plain sections; a key that the old ones do not have is not compared."""
+    changed = {}
+    for section, values in new.items():
+        before = old.get(section) if isinstance(old, dict) else None
+        for key, value in values.items():
+            if isinstance(before, dict) and key in before and before[key] != value:
+                changed[f"{section}.{key}"] = describe(before[key]), describe(value)
+    return changed
 
 
 class Mistake(typing.NamedTuple):
-    """What is wrong, and the dotted key that it is wrong with."""
+    """An error message, and the dotted key of the setting that it is about."""
 
     key: str
     message: str
 
 
 def build_section(cls: Any, data: Any, path: str, mistakes: list[Mistake]) -> Any:
-    """Build a dataclass from a mapping, adding every mistake in it to `mistakes`."""
+    """Build a dataclass from a mapping; every mistake in it is added to `mistakes`."""
     if not isinstance(data, dict):
         message = f"{path or 'the config'}: expected a section, got {describe(data)}"
         mistakes.append(Mistake(path, message))
@@ -146,7 +204,7 @@ def build_section(cls: Any, data: Any, path: str, mistakes: list[Mistake]) -> An
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Return a value as the type its setting asks for, or say what was expected."""
+    """Return a value converted to a type hint; raises ValueError with what was expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         converted = convert(value, arguments[0])
@@ -167,7 +225,7 @@ def convert(value: Any, hint: Any) -> Any:
         lists = [each for each in arguments if typing.get_origin(each) is tuple]
         singles = [each for each in arguments if typing.get_origin(each) is not tuple]
         if lists and isinstance(value, list | tuple):
-            return convert(value, lists[0])  # its complaint stands for all of them
+            return convert(value, lists[0])  # its error message serves for all of them
         try:
             return convert(value, singles[0])
         except ValueError as error:
@@ -178,7 +236,7 @@ def convert(value: Any, hint: Any) -> Any:
             raise ValueError(f"expected a list such as [a, b], got {describe(value)}")
         return tuple(convert(item, arguments[0]) for item in value)
     if hint is float and type(value) is int:
-        return float(min(max(value, -(10**300)), 10**300))  # beyond any range, but a float
+        return float(min(max(value, -(10**300)), 10**300))  # beyond any range, but finite
     if type(value) is not hint:
         expected = {
             int: "a whole number", float: "a number", bool: "true or false", str: "a word",
@@ -191,7 +249,7 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def describe(value: Any) -> str:
-    """A value as a person would write it, cut short if it is long."""
+    """Return a value as it would be written in YAML, cut if it is long."""
     names = {dict: "a section", types.NoneType: "nothing"}
     if type(value) in names:
         return names[type(value)]
@@ -350,134 +408,77 @@ def dropout_rates(model: ModelConfig) -> dict[str, float]:
     return {f"model.{name}": getattr(model, name) for name in names}
 
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+class StrictLoader(yaml.SafeLoader):
+    """Load YAML with the scalars of YAML 1.2 and without duplicate keys, anchors and tags."""
+
+    # SafeLoader's own table reads `no` as False, `1e-4` as a word and `12:30` as 750.
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.MarkedYAMLError(
+                problem="anchors and aliases are not allowed", problem_mark=event.start_mark
+            )
+        if getattr(event, "tag", None):
+            raise yaml.MarkedYAMLError(
+                problem=f"tags such as {event.tag} are not allowed", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} is not a string", problem_mark=key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"duplicate key '{key}'", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
 
 
-def find_config(name: str) -> Path:
-    """A config by its path, or by its name in configs/."""
-    for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
-        if path.exists() and not path.is_dir():
-            return path
-    shipped = ", ".join(sorted(path.name for path in CONFIGS.glob("*.yaml")))
-    raise ConfigError(f"no config '{name}', here or in configs/ (there: {shipped})")
-
-
-def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a config file and apply `section.key=value` overrides to it."""
-    try:
-        text = read_regular_file(path, MAX_FILE_BYTES).decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    data = read_yaml(text, str(path))
-    if data is None:
-        raise ConfigError(f"{path}: the config is empty")
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a config is a mapping of sections, got {describe(data)}")
-    if (path.parent / "checkpoints").is_dir():  # the config of a run, which may be an old one
-        data = rename_settings(data, str(path))
-    origins = {apply_override(data, override): f"--set {override}" for override in overrides}
-    return config_from_data(data, str(path), origins)
-
-
-def rename_settings(sections: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the settings of a run of format 1 by their present names, with converted values.
-
-    Raises ConfigError where a setting is given by both names: an old one must not hide another.
-    """
-    renamed: dict[str, Any] = {}
-    old: dict[str, Any] = {}
-    for name, section in sections.items():
-        if not isinstance(section, dict):
-            renamed[name] = section
-            continue
-        for key, value in section.items():
-            if f"{name}.{key}" in RENAMED:
-                old[f"{name}.{key}"] = value
-            else:
-                renamed.setdefault(name, {})[key] = value
-    for dotted, value in old.items():
-        for new in RENAMED[dotted].keys:
-            name, _, key = new.partition(".")
-            section = renamed.setdefault(name, {})
-            if not isinstance(section, dict) or key in section:
-                raise ConfigError(f"{where}: '{dotted}' and '{new}' are one setting, given twice")
-            section[key] = RENAMED[dotted].convert(value)
-    # A recurrent model has but one of the three rates that `inner_dropout` became.
-    if "model.inner_dropout" in old and renamed["model"].get("kind") == "recurrent":
-        for key in ("self_attention_dropout", "activation_dropout"):
-            renamed["model"][key] = 0.0
-    return renamed
-
-
-def apply_override(data: dict[str, Any], override: str) -> str:
-    """Change one value in place, read as the file would read it, and return its dotted key."""
-    path, equals, text = override.partition("=")
-    *sections, key = path.strip().split(".")
-    if not equals or not key or not sections:
-        whole = Config()
-        known = [
-            f"{section.name}.{each.name}"
-            for section in fields(whole)
-            for each in fields(getattr(whole, section.name))
-        ]
-        meant = next(
-            (f", such as {name}={text or 'VALUE'}" for name in known if name.endswith(f".{key}")),
-            "",
-        )
-        raise UsageError(f"--set {override}: write it as section.key=value{meant}")
-    for section in sections:
-        data = data.setdefault(section, {})
-        if not isinstance(data, dict):
-            raise UsageError(f"--set {override}: '{section}' is not a section")
-    data[key] = read_yaml(text, f"--set {override}") if text.strip() else ""
-    return ".".join((*sections, key))
-
-
-def config_from_data(
-    data: dict[str, Any], where: str, origins: dict[str, str] | None = None
-) -> Config:
-    """Build a config, or raise one ConfigError with every mistake and where it was made."""
-    mistakes: list[Mistake] = []
-    config: Config = build_section(Config, data, "", mistakes)
-    wrong = {mistake.key for mistake in mistakes}
-    origins = origins or {}
-    mistakes += [
-        Mistake(next((key for key in keys if key in origins), keys[0]), message)
-        for keys, message in validate(config)
-        if not wrong.intersection(keys)
-    ]
-    if mistakes:
-        lines = [f"{origins.get(each.key, where)}: {each.message}" for each in mistakes]
-        raise ConfigError("\n       ".join(lines))
-    return config
-
-
-def config_to_yaml(config: Config) -> str:
-    """The whole config as YAML that load_config reads back to an equal one."""
-    return write_yaml(
-        {
-            section: {
-                key: list(value) if isinstance(value, tuple) else value
-                for key, value in values.items()
-            }
-            for section, values in dataclasses.asdict(config).items()
-        }
+for tag, pattern, first in [
+    ("bool", r"true|false", "tf"),
+    ("null", r"null|~|", ["n", "~", ""]),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", "-+.0123456789"),
+]:
+    StrictLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first)
     )
 
 
-def changed_keys(old: Config, new: Config) -> dict[str, tuple[str, str]]:
-    """The dotted keys whose values differ between two configs, each with both values."""
-    return changed_between(dataclasses.asdict(old), dataclasses.asdict(new))
+class TextLoader(StrictLoader):
+    """Load every scalar as the text that was written: 0.50 stays 0.50."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
-def changed_between(old: Any, new: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """The same for plain sections; a key that the old ones do not have is not compared."""
-    changed = {}
-    for section, values in new.items():
-        before = old.get(section) if isinstance(old, dict) else None
-        for key, value in values.items():
-            if isinstance(before, dict) and key in before and before[key] != value:
-                changed[f"{section}.{key}"] = describe(before[key]), describe(value)
-    return changed
+class StrictDumper(yaml.SafeDumper):
+    """Dump YAML with quotes exactly where StrictLoader would otherwise read another type."""
+
+    yaml_implicit_resolvers = StrictLoader.yaml_implicit_resolvers
+
+
+def read_yaml(text: str, where: str, loader: type[StrictLoader] = StrictLoader) -> Any:
+    """Parse one YAML document into plain data; `where` names it in error messages."""
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"{where}: {len(text):,} characters, more than {MAX_CHARACTERS:,}")
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise ConfigError(f"{where}:{line} {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not valid YAML: {str(error).splitlines()[0]}") from None
+
+
+def write_yaml(data: Any) -> str:
+    """Return plain data as YAML, which read_yaml reads back unchanged."""
+    return yaml.dump(data, Dumper=StrictDumper, sort_keys=False, allow_unicode=True)

@@ -198,7 +198,7 @@ def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
         (("softmax(S)", "dot_scores(K, Q, Q)"), "write it as dot_scores(Q, K)"),
         (("[[2, 0], [1, 3], [3, 3]]", "[[2, 1, 3], [0, 3, 3]]"), "it seems to be transposed"),
         (("title: Homework", "repeats: let-go"), "there is no sheet 'let-go': did you mean 'lets"),
-        (("title: Homework", "given: 5"), "the key 'given' stands twice"),
+        (("title: Homework", "given: 5"), "duplicate key 'given'"),
     ],
 )  # fmt: skip
 def test_a_bad_sheet_gets_one_line_that_names_the_place(change, complaint):
