@@ -11,7 +11,7 @@ NASTY = [
     b"-1", b"0", b"nan", b"null", b"9" * 20, "\u200d👩🏽\u0338".encode(), b"%s", b"..",
 ]  # fmt: skip
 nasty_bytes = st.sampled_from(NASTY) | st.binary(max_size=8)
-# A place as a share of the length, so that every place of a long file is as likely.
+# An offset as a fraction of the length: every part of a long file is as likely.
 edits = st.tuples(
     st.sampled_from(["flip", "insert", "delete", "truncate", "repeat", "replace"]),
     st.floats(0, 1, exclude_max=True),
@@ -22,9 +22,10 @@ edits = st.tuples(
 
 def edited(content: bytes, edit: tuple[str, float, int, bytes]) -> bytes:
     """Content with one thing done to it."""
-    kind, share, size, piece = edit
-    place = int(share * len(content))
-    before, part, after = content[:place], content[place : place + size], content[place + size :]
+    kind, fraction, size, piece = edit
+    offset = int(fraction * len(content))
+    end = offset + size
+    before, part, after = content[:offset], content[offset:end], content[end:]
     if kind == "flip":
         part = bytes([part[0] ^ (1 << size % 8)]) + part[1:] if part else b"\1"
     return {

@@ -63,7 +63,7 @@ def start(folder: Path, fault: Sabotage | None = None, *changes: str) -> Running
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """All that a run leaves, the clock apart."""
+    """Return everything that a run leaves except for times."""
     last = (run / "checkpoints/last").read_text().strip()
     content = (run / "checkpoints" / last / "state.json").read_bytes()
     state = read_json_with_checksum(content, last)["state"]
@@ -78,13 +78,13 @@ def outcome(run: Path) -> dict[str, Any]:
 
 
 def differences(run: Path, expected: dict[str, Any]) -> list[str]:
-    """The names of what is not as it must be."""
+    """Return the names of what differs from the expected outcome."""
     found = outcome(run)
     return [name for name in expected if found[name] != expected[name]]
 
 
 def check_newest(run: Path) -> None:
-    """There is no checkpoint, or the newest is whole: raises CheckpointError if it is not."""
+    """Raise CheckpointError if there are checkpoints and the newest is damaged."""
     folder = RunFolder(run)
     if folder.has_started:
         folder.load(folder.steps()[0], for_training=True)
@@ -97,12 +97,12 @@ def complaints(finished: Finished) -> list[str]:
 
 
 class Uninterrupted(NamedTuple):
-    """A run that nothing befell."""
+    """A run without faults."""
 
     outcome: dict[str, Any]
     points: list[str]  # the kind and the path of each change of the disk
 
-    def place(self, kind: str, file: str) -> int:
+    def call_index(self, kind: str, file: str) -> int:
         """The number of the last point of a kind at a file."""
         return max(
             number for number, point in enumerate(self.points, start=1)

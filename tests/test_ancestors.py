@@ -46,7 +46,7 @@ def result(name: str, by_length: list[float | None]) -> Result:
 
 @pytest.fixture
 def panels() -> list[Panel]:
-    results = [result(name, [None, 40.0, 30.0 - 9 * place]) for place, name in enumerate(COLOURS)]
+    results = [result(name, [None, 40.0, 30.0 - 9 * index]) for index, name in enumerate(COLOURS)]
     lengths = ["3", "4–5", "6–9"]
     corpus = Panel("ours", "words", "BLEU", lengths, [3.0, 4.5, 7.5], None, ["all"], results)
     return [corpus, corpus._replace(name="reverse", longest=4)]

@@ -95,17 +95,17 @@ modle: {}
 """,
         tmp_path,
     )
-    place = tmp_path / "some.yaml"
+    path = tmp_path / "some.yaml"
     assert errors == [
-        f"{place}: unknown key 'data.trian': did you mean 'train'?",
-        f"{place}: unknown key 'training.warmup': did you mean 'warmup_steps'?",
-        f"{place}: training.steps: expected a whole number, got 'many'",
-        f"{place}: unknown key 'training.dropout'",
-        f"{place}: model.norm: must be one of none, pre, post; got 'prae': did you mean 'pre'?",
-        f"{place}: model.dropout: must be from 0 to below 1, got 1.0",
-        f"{place}: model.d_model: must be from 1 to 16,384, got 0",
-        f"{place}: model.bias: expected true or false, got 1",
-        f"{place}: unknown key 'modle': did you mean 'model'?",
+        f"{path}: unknown key 'data.trian': did you mean 'train'?",
+        f"{path}: unknown key 'training.warmup': did you mean 'warmup_steps'?",
+        f"{path}: training.steps: expected a whole number, got 'many'",
+        f"{path}: unknown key 'training.dropout'",
+        f"{path}: model.norm: must be one of none, pre, post; got 'prae': did you mean 'pre'?",
+        f"{path}: model.dropout: must be from 0 to below 1, got 1.0",
+        f"{path}: model.d_model: must be from 1 to 16,384, got 0",
+        f"{path}: model.bias: expected true or false, got 1",
+        f"{path}: unknown key 'modle': did you mean 'model'?",
     ]
 
 

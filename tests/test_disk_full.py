@@ -22,16 +22,16 @@ from tests.test_interruption import COMMAND, assert_same, uninterrupted  # noqa:
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of its own, too small for a run."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(place)]
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
     if (
         sys.platform != "linux"
         or subprocess.run(mount, capture_output=True, check=False).returncode
     ):
         pytest.skip("mounting a small file system needs Linux and its administrator")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -48,7 +48,7 @@ def sample(whole: Uninterrupted) -> list[tuple[str, int]]:
     for number, point in enumerate(whole.points, start=1):
         by_kind.setdefault(point.split()[0], []).append(number)
     chosen = [("kill", random.Random(kind).choice(by_kind[kind])) for kind in sorted(by_kind)]
-    return [*chosen, ("tear", whole.place("write", "000005.part/model.safetensors"))]
+    return [*chosen, ("tear", whole.call_index("write", "000005.part/model.safetensors"))]
 
 
 def struck(folder: Path, expected: Uninterrupted, *faults: Fault) -> Job:
@@ -100,7 +100,7 @@ def test_killed_at_every_change_a_run_ends_with_the_same_bits(uninterrupted, tmp
 @pytest.mark.slow
 def test_killed_at_every_change_of_going_on_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
     """The second sitting finds half a checkpoint, rows and events to cut back; so does a third."""
-    first = Fault("tear", uninterrupted.place("write", "000006.part/optimizer.safetensors"))
+    first = Fault("tear", uninterrupted.call_index("write", "000006.part/optimizer.safetensors"))
     (tmp_path / "noted").mkdir()
     start(tmp_path / "noted", first).finish()
     start(tmp_path / "noted", Fault(noted=tmp_path / "points")).finish()
@@ -211,7 +211,7 @@ def forget_the_pointers() -> None:
 def test_a_broken_promise_is_noticed(tmp_path, broken: Callable[[], None], point, noticed):
     whole = uninterrupted_in(tmp_path, broken=broken)
     (tmp_path / "parts").mkdir()
-    fault = Fault("tear", whole.place(*point.split()), broken=broken)
+    fault = Fault("tear", whole.call_index(*point.split()), broken=broken)
     assert start(tmp_path / "parts", fault).finish().code == KILLED
     run, found = run_in(tmp_path / "parts"), []
     try:

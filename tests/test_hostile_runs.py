@@ -238,15 +238,15 @@ def test_settings_of_any_shape_are_equal_or_refused(hostile, settings):
 
 
 @pytest.mark.parametrize(
-    "place",
+    "name",
     ["config.yaml", "metrics.jsonl", "events.out.tfevents", "walk", "projector", "diverged",
      "tokenizer", "tokenizer/source.tsv", "checkpoints", "checkpoints/last",
      "checkpoints/step-000001", "checkpoints/step-000001/model.safetensors",
      "checkpoints/.step-000002.part"],
 )  # fmt: skip
-def test_a_link_is_never_followed(hostile, tmp_path, place):
+def test_a_link_is_never_followed(hostile, tmp_path, name):
     outside = tmp_path / "outside"
-    path = hostile / place
+    path = hostile / name
     if path.exists():
         path.rename(outside)
     else:
@@ -254,7 +254,7 @@ def test_a_link_is_never_followed(hostile, tmp_path, place):
     is_folder = outside.is_dir()
     before = sorted(outside.rglob("*")) if is_folder else outside.read_bytes()
     path.symlink_to(outside)
-    refused_by_all(hostile, f"{place}: a symbolic link")
+    refused_by_all(hostile, f"{name}: a symbolic link")
     with contextlib.suppress(CheckpointError):  # what is inside a step is only moved aside
         trainer_for(hostile, fresh=True).run()
     assert (sorted(outside.rglob("*")) if is_folder else outside.read_bytes()) == before

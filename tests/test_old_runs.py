@@ -42,8 +42,8 @@ def log_probabilities(translator: Translator, source: str, target: str) -> list[
     return [float(row[label]) for row, label in zip(found, ids.target, strict=True)]
 
 
-def copied(folder: Path, name: str, place: Path) -> Path:
-    return shutil.copytree(folder / name, place / name)
+def copied(folder: Path, name: str, target: Path) -> Path:
+    return shutil.copytree(folder / name, target / name)
 
 
 def test_every_format_has_a_run_that_is_kept():

@@ -59,7 +59,7 @@ def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path
     loading, batch, evaluation = (
         (RESUME, "prepare_dataset"), (TRAINER, "learning_rate"), (TRAINER, "evaluate_splits"),
     )  # fmt: skip
-    save = whole.place("write", "step-000006.part/model.safetensors")
+    save = whole.call_index("write", "step-000006.part/model.safetensors")
     cases: list[tuple[Sabotage, set[int]]] = [
         (signal_at_call(SIGINT, *loading), {130}),
         (signal_at_call(SIGTERM, *loading), {-SIGTERM}),  # nothing to save: its usual effect
@@ -78,8 +78,10 @@ def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGINT twice", "SIGTERM twice"])
 def test_a_signal_at_any_change_of_the_disk_loses_nothing(whole, tmp_path, how):
     number = Signals[how.split()[0]]
-    began = whole.place("rename", ".config.yaml.part") + 2  # the trainer takes signals from here on
-    saved = whole.place("rename", ".last.part")
+    began = (
+        whole.call_index("rename", ".config.yaml.part") + 2
+    )  # the trainer takes signals from here on
+    saved = whole.call_index("rename", ".last.part")
 
     def codes(point: int) -> set[int]:
         if point < began:
@@ -98,7 +100,7 @@ def test_a_signal_at_any_change_of_the_disk_loses_nothing(whole, tmp_path, how):
 def test_a_signal_to_two_processes_loses_nothing(tmp_path):
     (tmp_path / "whole").mkdir()
     whole = uninterrupted_in(tmp_path / "whole", *TWO)
-    save = whole.place("write", "step-000006.part/optimizer.safetensors")
+    save = whole.call_index("write", "step-000006.part/optimizer.safetensors")
     cases: list[tuple[Sabotage, set[int]]] = [
         (Fault("SIGTERM", save), {143}),
         (Fault("SIGINT twice", save), {-SIGINT}),
@@ -115,6 +117,6 @@ def test_a_signal_to_two_processes_loses_nothing(tmp_path):
 
 
 def test_a_signal_in_the_middle_saves_the_step_that_it_came_in(whole, tmp_path):
-    fault = Fault("SIGTERM", whole.place("mkdir", ".step-000006.part") + 1)
+    fault = Fault("SIGTERM", whole.call_index("mkdir", ".step-000006.part") + 1)
     assert start(tmp_path, fault).finish().code == 143
     assert RunFolder(run_in(tmp_path)).pointed("last") == 6
