@@ -107,7 +107,7 @@ def reverse_panel(tests: list[Tested]) -> Panel:
         metric="exact sequences, %",
         lengths=list(map(str, places)),
         places=[float(place) for place in places],
-        longest=TASKS["reverse"].longest,
+        longest=TASKS["reverse"].max_length,
         remarks=[circumstances(tests[0]), f"by length: {PAIRS} new sequences of each"],
         results=results(tests, [[100 * share for share in each.values()] for each in shares]),
     )

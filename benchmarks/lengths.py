@@ -50,7 +50,7 @@ def train_and_measure(task: str, position: str, folder: Path, settings: list[str
 def exact_by_length(translator: Translator, task: str) -> dict[int, float]:
     """The share of new sequences that come out exactly, up to half as long again as trained on."""
     by_length = {}
-    for length in range(1, TASKS[task].longest * 3 // 2 + 1):
+    for length in range(1, TASKS[task].max_length * 3 // 2 + 1):
         pairs = pairs_of_length(task, length, PAIRS, seed=length)
         translations = translator.translate([source for source, _ in pairs])
         right = [each.text == pair[1] for each, pair in zip(translations, pairs, strict=True)]
@@ -80,7 +80,7 @@ def main() -> None:
         ]
         results = list(pool.map(lambda each: train_and_measure(*each), asked))
     for task in COMPARED:
-        longest = TASKS[task].longest
+        longest = TASKS[task].max_length
         beyond = range(longest + 1, longest * 3 // 2 + 1)
         print(f"\n| {task}: position | test exact | minutes | 1 to {longest} | "
               + " | ".join(map(str, beyond)) + " |")  # fmt: skip

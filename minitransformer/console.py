@@ -177,7 +177,7 @@ def split_lines(trainer: Trainer) -> list[str]:
     for name in ("train", "valid", "test"):
         if split := trainer.corpus.splits.get(name):
             pairs = f"{len(split):,} pair{'s' * (len(split) != 1)} kept"
-            dropped = f"{split.report.dropped:,} dropped{split.report.elsewhere}"
+            dropped = f"{split.report.dropped:,} dropped{split.report.set_aside}"
             lines.append(f"  {name:9} {pairs}, {dropped}")
             lines += [f"            {line}" for line in split.report.lines()]
         elif name == "valid":

@@ -25,7 +25,7 @@ from minitransformer.command_line import (
 from minitransformer.config import load_config
 from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import Dataset, prepare_dataset
-from minitransformer.data.readers import misalignment, text_lines
+from minitransformer.data.readers import describe_misalignment, text_lines
 from minitransformer.data.tokenizer import (
     LONE_SURROGATE,
     normalize,
@@ -168,7 +168,7 @@ def read_files(source: Path, references: list[Path]) -> TestSet:
     for path in references:
         lines = whole_lines(path)
         if len(lines) != len(rows):
-            raise DataError(misalignment(source, path))
+            raise DataError(describe_misalignment(source, path))
         for row, line in zip(rows, lines, strict=True):
             row.append(line.strip())
     for number, row in enumerate(rows, start=1):

@@ -4,13 +4,13 @@ import csv
 import json
 from pathlib import Path
 
-from minitransformer.data.corpus import Corpus, Pair, load_corpus, sources_of
+from minitransformer.data.corpus import Corpus, Pair, find_sources, load_corpus
 from minitransformer.settings import Config, DataConfig, FiltersConfig
 
 
 def corpus_of(*, filters: dict[str, str] | None = None, **data) -> Corpus:
     config = Config(data=DataConfig(**data), filters=FiltersConfig(**filters or {}))
-    return load_corpus(config, sources_of(config.data))
+    return load_corpus(config, find_sources(config.data))
 
 
 def train_split(content: bytes, tmp_path: Path, name: str = "pairs.tsv", **settings):
@@ -25,7 +25,7 @@ def write(content: bytes, folder: Path, name: str = "pairs.tsv") -> str:
 
 def counts(split) -> dict[str, tuple[int, int]]:
     """How often each defect was found, and where first."""
-    return {name: (each.count, each.first) for name, each in split.report.findings.items()}
+    return {name: (each.count, each.first) for name, each in split.report.defects.items()}
 
 
 def write_tsv(pairs: list[Pair], folder: Path) -> str:

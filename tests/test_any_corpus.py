@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitransformer.data.corpus import sources_of
+from minitransformer.data.corpus import find_sources
 from minitransformer.errors import DataError
 from minitransformer.settings import DataConfig
 from tests.corpus_files import corpus_of
@@ -41,7 +41,7 @@ def test_every_line_is_kept_or_counted_as_dropped(name, data, columns, tmp_path_
     ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
     content = ending.join(lines) + data.draw(st.sampled_from([b"", ending]))
     place = files_of(name, content, tmp_path_factory.getbasetemp())
-    source = sources_of(DataConfig(train=place, columns=columns))["train"]
+    source = find_sources(DataConfig(train=place, columns=columns))["train"]
     rows = outcome(lambda: list(source.rows()), DataError)
     if isinstance(rows, DataError):
         return

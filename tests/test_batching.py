@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.data.batching import BatchStream, epoch_order, make_batch, pad
-from minitransformer.data.dataset import Collector, EncodedPair, EncodedSplit
+from minitransformer.data.dataset import EncodedPair, EncodedSplit, SentencesBuilder
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60)
@@ -15,11 +15,11 @@ def lengths_of(sizes):
 
 
 def pairs_of(sizes) -> EncodedSplit:
-    sources, targets = Collector(100), Collector(100)
+    sources, targets = SentencesBuilder(100), SentencesBuilder(100)
     for source, target in sizes:
         sources.add([7] * source)
         targets.add([8] * (target - 1) + [EOS_ID])
-    return EncodedSplit(sources.sentences(), targets.sentences())
+    return EncodedSplit(sources.build(), targets.build())
 
 
 def places(order) -> list[list[int]]:

@@ -99,12 +99,15 @@ def test_a_vocabulary_has_the_size_asked_for_or_a_note_says_why_not():
     small, large = config_for(vocab_size=2), config_for(vocab_size=5000, joint=True)
     notes = PairTokenizer.train(pairs, small).size_notes(small)
     assert notes[0] == (
-        "tokenizer.vocab_size is 2, the vocabulary 11: every character of the source is in it"
+        "tokenizer.vocab_size is 2, the vocabulary 11: it has every character of the source"
     )
     tokenizer = PairTokenizer.train(pairs, large)
     (note,) = tokenizer.size_notes(large)
     size = len(tokenizer.source) - 4
-    assert note.startswith(f"tokenizer.vocab_size is 5,000, the vocabulary {size}: both languages")
+    assert note == (
+        f"tokenizer.vocab_size is 5,000, the vocabulary {size}: "
+        "nothing is left to merge in both languages"
+    )
     assert tokenizer.is_joint
 
 

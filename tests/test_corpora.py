@@ -91,7 +91,7 @@ def test_a_corpus_is_large_enough_and_every_source_has_one_target(name):
     corpus = corpus_of(train=name)
     assert len(corpus.train) >= 200
     assert len(corpus.splits["valid"]) >= 40
-    assert all(split.report.findings == {} for split in corpus.splits.values())
+    assert all(split.report.defects == {} for split in corpus.splits.values())
     sources = Counter(pair.source for pair in all_pairs(name))
     assert max(sources.values()) == 1
 

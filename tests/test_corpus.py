@@ -25,7 +25,7 @@ def test_only_a_newline_ends_a_line(separator, tmp_path):
     text = f"one{separator}two\tuno{separator}dos\nthree\ttres\n"
     split = train_split(text.encode(), tmp_path)
     assert list(split) == [Pair(f"one{separator}two", f"uno{separator}dos"), Pair("three", "tres")]
-    assert split.report.findings == {}
+    assert split.report.defects == {}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_quotes_and_na_are_ordinary_text_and_a_byte_order_mark_is_not(tmp_path):
 def test_emoji_joiners_and_right_to_left_text_pass_untouched(text, tmp_path):
     split = train_split(f"{text}\tx\n".encode(), tmp_path)
     assert list(split) == [Pair(text, "x")]
-    assert split.report.findings == {}
+    assert split.report.defects == {}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_every_refused_defect_is_named_at_once(tmp_path):
                     filters={"duplicate": "error", "empty": "error"})  # fmt: skip
     assert str(caught.value).splitlines() == [
         "train: 1 empty, refused (first: line 3); filters.empty is error",
-        "       train: 1 that stood before, refused (first: line 2); filters.duplicate is error",
+        "       train: 1 duplicate, refused (first: line 2); filters.duplicate is error",
     ]
 
 
@@ -110,7 +110,7 @@ def test_every_refused_defect_is_named_at_once(tmp_path):
     [
         ("a\tb\n".encode("utf-16"), "looks like UTF-16"),
         ("a\tb\n".encode("utf-16-le"), "looks like UTF-16"),
-        (b"\x1f\x8b\x08\x00", "looks packed"),
+        (b"\x1f\x8b\x08\x00", "looks like a compressed file"),
         (b"", "there is nothing in it"),
         (b"\n\n", "2 empty"),
         (b"no tab\n", "1 cannot be read, .* 1 column instead of 2"),
@@ -144,7 +144,7 @@ def test_a_limit_takes_the_first_pairs():
     everything, few = corpus_of(train="en-es"), corpus_of(train="en-es", limit=7)
     assert list(few.train) == list(everything.train)[:7]
     assert list(few.splits["valid"]) == list(everything.splits["valid"])
-    assert few.train.report.elsewhere == ", 254 beyond data.limit"
+    assert few.train.report.set_aside == ", 254 beyond data.limit"
 
 
 def test_sources_that_are_held_out_too_are_counted_or_left_out_of_training(tmp_path):
@@ -172,7 +172,7 @@ def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_p
     assert sum(map(len, pairs.values())) == 1000
     assert 97 <= len(pairs["valid"]) <= 100  # sources have 3 or 4 pairs each, and stay whole
     assert 47 <= len(pairs["test"]) <= 50
-    assert corpus.train.report.elsewhere == f", {1000 - len(pairs['train'])} split off"
+    assert corpus.train.report.set_aside == f", {1000 - len(pairs['train'])} split off"
     sources = [{pair.source for pair in each} for each in pairs.values()]
     assert sum(map(len, sources)) == 300
     again = {name: list(split) for name, split in corpus_of(**settings).splits.items()}
@@ -187,7 +187,7 @@ def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_p
 def test_a_split_that_leaves_nothing_to_train_on_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"ask for 5 pairs, and .* has 3: none are left"):
         train_split(b"a\tb\nc\td\ne\tf\n", tmp_path, split_valid=5)
-    with pytest.raises(DataError, match=r"split_valid: en-es has such a split of its own"):
+    with pytest.raises(DataError, match=r"split_valid: en-es already has a valid split of its own"):
         corpus_of(train="en-es", split_valid=5)
 
 

@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_corpus_is_told(tmp_path, monkeypatch, capsys):
     assert code == 0
     assert "ok    corpus, train         3 pairs kept, 2 dropped" in lines
     assert any(line.startswith("warn  corpus, train         1 cannot be read") for line in lines)
-    assert any(line.startswith("ok    corpus, train         1 that stood before") for line in lines)
+    assert any(line.startswith("ok    corpus, train         1 duplicate") for line in lines)
     assert "warn  corpus, valid         no held-out pairs" in lines
     code, lines = doctor(capsys, "--config", "tiny", "--set", "data.train=absent.tsv")
     assert code == 1

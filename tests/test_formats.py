@@ -187,8 +187,8 @@ def test_rows_of_json_lines_that_cannot_be_read_are_counted(tmp_path):
     ("name", "content", "settings", "message"),
     [
         ("a.csv", b"en,es\na,b\n", {}, r"no column 'source' \(there: en, es\)"),
-        ("a.csv", b"source,source,target\na,b,c\n", {}, "column 'source' stands twice"),
-        ("a.tsv", b"source\tsource\ttarget\na\tb\tc\n", {}, "column 'source' stands twice"),
+        ("a.csv", b"source,source,target\na,b,c\n", {}, "duplicate column 'source'"),
+        ("a.tsv", b"source\tsource\ttarget\na\tb\tc\n", {}, "duplicate column 'source'"),
         ("a.csv", b'"source,target\na,b\n', {}, "line 1, the header: "),
         ("a.csv", b"a,b\n", {"columns": (2, 3)}, "2 columns instead of 3"),
         (
@@ -261,15 +261,15 @@ def test_a_hub_name_without_network_says_what_to_do_instead():
 def test_the_hub_is_not_waited_for_when_there_is_no_network(tmp_path, monkeypatch):
     import huggingface_hub
 
-    from minitransformer.data.hub import hub_answers
+    from minitransformer.data.hub import hub_is_reachable
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    assert not hub_answers()
+    assert not hub_is_reachable()
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    assert not hub_answers()
+    assert not hub_is_reachable()
 
 
 def test_a_copy_in_the_hubs_cache_is_used_without_network(tmp_path):

@@ -26,7 +26,7 @@ def test_a_task_is_what_its_name_says_and_always_the_same(name):
         assert target.split(" ") == TARGETS[name](symbols)
         assert set(symbols) <= set(TASKS[name].symbols)
     lengths = {len(source.split()) for source, _ in pairs}
-    assert lengths == set(range(1, TASKS[name].longest + 1))
+    assert lengths == set(range(1, TASKS[name].max_length + 1))
 
 
 @pytest.mark.parametrize("name", TASKS)

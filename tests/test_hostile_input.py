@@ -61,7 +61,7 @@ def test_every_bad_row_is_reported_with_its_line_and_costs_no_other(tmp_path):
             (line,) = [line for line in result.out.splitlines() if words in line]
             assert f"(first: line {number}" in line
     assert "1 with the same text on both sides, kept (first: line 18)" in result.out
-    assert "1 that stood before, kept (first: line 19)" in result.out
+    assert "1 duplicate, kept (first: line 19)" in result.out
     words = (tmp_path / "runs/tiny/tokenizer/source.tsv").read_text(encoding="utf-8")
     assert {"last", "same"} <= set(re.findall(r"^(\w+)\t", words, re.MULTILINE))
 
@@ -76,8 +76,8 @@ def test_every_bad_row_is_reported_with_its_line_and_costs_no_other(tmp_path):
         ({"a.tsv": b""}, ["data.train=a.tsv"], "no usable sentence pairs"),
         ({"a.tsv": b"\n\t\nx\t\n"}, ["data.train=a.tsv"], "no usable sentence pairs"),
         ({"a.tsv": b"no tab\n" * 3}, ["data.train=a.tsv"], "3 cannot be read"),
-        ({"a.tsv": b"source\tsource\ttarget\na\tb\tc\n"}, ["data.train=a.tsv"], "stands twice"),
-        ({"a.csv": b"source,source,target\na,b,c\n"}, ["data.train=a.csv"], "stands twice"),
+        ({"a.tsv": b"source\tsource\ttarget\na\tb\tc\n"}, ["data.train=a.tsv"], "duplicate column"),
+        ({"a.csv": b"source,source,target\na,b,c\n"}, ["data.train=a.csv"], "duplicate column"),
         ({"a.tsv": b"a\tb\n", "v.tsv": b"a\tc\n"},
          ["data.train=a.tsv", "data.valid=v.tsv", "filters.overlap=error"],
          "1 whose source is in a held-out split, too, refused (first: line 1)"),

@@ -5,8 +5,8 @@ import random
 import numpy
 import pytest
 
-from minitransformer.data import dataset as preparation
-from minitransformer.data.dataset import Collector, prepare_dataset
+from minitransformer.data import dataset as dataset_module
+from minitransformer.data.dataset import SentencesBuilder, prepare_dataset
 from minitransformer.data.tokenizer import EOS_ID, UNK_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, DataError
 from minitransformer.settings import Config, DataConfig, FiltersConfig, ModelConfig, TokenizerConfig
@@ -18,7 +18,7 @@ KINDS = {"words": {"kind": "words"}, "bpe": {"kind": "bpe", "vocab_size": 300}}
 
 @pytest.fixture
 def large(monkeypatch):
-    monkeypatch.setattr(preparation, "LARGE", 10)
+    monkeypatch.setattr(dataset_module, "MIN_CACHED_PAIRS", 10)
 
 
 def config_for(folder, *, filters=None, tokenizer=None, max_length=64, **data) -> Config:
@@ -32,7 +32,7 @@ def config_for(folder, *, filters=None, tokenizer=None, max_length=64, **data) -
 
 def write(folder, count=40) -> None:
     generator = random.Random(1)
-    rows = [" ".join(generator.token_scores("abcdefgh", k=5)) for _ in range(count)]
+    rows = [" ".join(generator.choices("abcdefgh", k=5)) for _ in range(count)]
     content = "".join(f"{row}\t{row[::-1]}\n" for row in rows) + "\n"
     (folder / "pairs.tsv").write_text(content)
 
@@ -47,7 +47,7 @@ def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path,
     config = config_for(tmp_path, tokenizer=KINDS[kind], split_valid=5)
     first = prepare_dataset(config)
     assert "is kept for next time" in first.notes[0]
-    monkeypatch.setattr(preparation, "load_corpus", None)  # it would have to be read again
+    monkeypatch.setattr(dataset_module, "load_corpus", None)  # it would have to be read again
     second = prepare_dataset(config)
     assert "is taken from" in second.notes[0]
     for split in ("train", "valid"):
@@ -108,7 +108,7 @@ def test_small_corpora_and_an_empty_setting_leave_no_copy(large, tmp_path, monke
     write(tmp_path)
     config = Config(data=DataConfig(train=str(tmp_path / "pairs.tsv"), cache=""))
     assert prepare_dataset(config).notes == []
-    monkeypatch.setattr(preparation, "LARGE", 41)
+    monkeypatch.setattr(dataset_module, "MIN_CACHED_PAIRS", 41)
     assert prepare_dataset(config_for(tmp_path)).notes == []
     assert not (tmp_path / "cache").exists()
 
@@ -157,7 +157,7 @@ def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, t
 
 
 def prepare_in_a_process(config: Config, start, found) -> None:
-    preparation.LARGE = 10
+    dataset_module.MIN_CACHED_PAIRS = 10
     start.wait()
     found.put(prepare_dataset(config).notes)
 
@@ -237,10 +237,10 @@ def test_sentences_that_are_far_too_long_are_not_even_split(tmp_path):
 
 @pytest.mark.parametrize(("size", "width"), [(100, 2), (2**16, 2), (2**16 + 1, 4)])
 def test_an_id_takes_no_more_bytes_than_its_vocabulary_needs(size, width):
-    collector = Collector(size)
-    collector.add([size - 1, 5])
-    collector.add([7])
-    sentences = collector.sentences()
+    builder = SentencesBuilder(size)
+    builder.add([size - 1, 5])
+    builder.add([7])
+    sentences = builder.build()
     assert sentences.ids.itemsize == width
     assert [sentences.sentence(place) for place in range(2)] == [[size - 1, 5], [7]]
     assert sentences.lengths().tolist() == [2, 1]

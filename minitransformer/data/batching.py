@@ -3,7 +3,7 @@
 B batch, S source, T target.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy
 import torch
@@ -11,29 +11,17 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minitransformer.data.dataset import EncodedPair, EncodedSplit
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import CheckpointError
 
-MASK = 2**64 - 1
-
-
-def fold_in(*numbers: int) -> int:
-    """One well-spread 63-bit seed from several numbers (splitmix64's finisher, chained)."""
-    state = 0
-    for number in numbers:
-        state = (state ^ (number & MASK)) + 0x9E3779B97F4A7C15 & MASK
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK
-        state ^= state >> 31
-    return state >> 1
-
+if TYPE_CHECKING:  # translating needs pad(), and no corpus
+    from minitransformer.data.dataset import EncodedPair, EncodedSplit
 
 Lengths = tuple[NDArray[numpy.int32], NDArray[numpy.int32]]  # of sources and of targets
 
 
 class Batch(NamedTuple):
-    """Padded ids; `target_input` is `target_output` moved one place later."""
+    """Padded ids; `target_input` is `target_output` shifted right by one position."""
 
     source: Int[Tensor, "batch source"]
     target_input: Int[Tensor, "batch target"]
@@ -47,56 +35,31 @@ class Batch(NamedTuple):
         return int((self.target_output != PAD_ID).sum())
 
 
+def make_batch(pairs: list["EncodedPair"], start_id: int) -> Batch:
+    """Pad pairs to one length and shift the targets behind the start token."""
+    target = pad([pair.target for pair in pairs])
+    return Batch(pad([pair.source for pair in pairs]), shifted(target, start_id), target)
+
+
 def pad(rows: list[list[int]]) -> Int[Tensor, "batch length"]:
     """[[1, 2], [3]] -> [[1, 2], [3, PAD]]"""
     width = max(map(len, rows))
     return torch.tensor([row + [PAD_ID] * (width - len(row)) for row in rows], dtype=torch.long)
 
 
-def make_batch(pairs: list[EncodedPair], start_id: int) -> Batch:
-    """Pad pairs to one length and shift the targets behind the start token."""
-    target = pad([pair.target for pair in pairs])
-    return Batch(pad([pair.source for pair in pairs]), shifted(target, start_id), target)
-
-
 def shifted(target: Int[Tensor, "batch target"], start_id: int) -> Int[Tensor, "batch target"]:
-    """What the decoder reads when it should say `target`: [[7, EOS]] -> [[start, 7]]"""
+    """Return the decoder's input for teacher forcing: [[7, EOS]] -> [[start, 7]]"""
     start = target.new_full((len(target), 1), start_id)
     later = torch.cat([start, target[:, :-1]], dim=1)
     return later.masked_fill(target == PAD_ID, PAD_ID)  # the <EOS> of shorter rows is not read
 
 
-def epoch_order(
-    lengths: Lengths, *, batch_tokens: int, seed: int, epoch: int
-) -> list[NDArray[numpy.int64]]:
-    """One epoch as batches of places of pairs: each place once, each batch of similar lengths."""
-    random = numpy.random.RandomState(fold_in(seed, epoch) % 2**32)  # its stream is frozen for good
-    sources, targets = lengths
-    shuffled = random.permutation(len(sources))
-    by_length = shuffled[numpy.lexsort((sources[shuffled], targets[shuffled]))]
-    widths = numpy.maximum(sources, targets)[by_length]
-    batches = numpy.split(by_length, cut_batches(widths.tolist(), batch_tokens))
-    return [batches[place] for place in random.permutation(len(batches))]
-
-
-def cut_batches(widths: list[int], batch_tokens: int) -> list[int]:
-    """Where to cut so that rows × widest row <= batch_tokens; a longer row stands alone."""
-    cuts: list[int] = []
-    start, widest = 0, 0
-    for place, width in enumerate(widths):
-        widest = max(widest, width)
-        if place > start and (place + 1 - start) * widest > batch_tokens:
-            cuts.append(place)
-            start, widest = place, width
-    return cuts
-
-
 class BatchStream:
-    """Batches without end; (epoch, index) is all that a checkpoint needs to continue it."""
+    """An endless stream of batches; (epoch, index) is all that a checkpoint stores of it."""
 
     def __init__(
         self,
-        pairs: EncodedSplit,
+        pairs: "EncodedSplit",
         *,
         batch_tokens: int,
         seed: int,
@@ -122,20 +85,59 @@ class BatchStream:
             raise CheckpointError(f"batch {index} of an epoch that has {len(self.order)}")
 
     def next_indices(self) -> NDArray[numpy.int64]:
-        """The places of the next batch's pairs, those of all processes."""
+        """Return the indices of the next batch's pairs, those of all processes."""
         if self.index == len(self.order):
             self.move_to(epoch=self.epoch + 1, index=0)
-        places = self.order[self.index]
+        indices = self.order[self.index]
         self.index += 1
-        return places
+        return indices
 
     def next(self) -> Batch:
-        """This process's rows of the next batch; where it has none, a row without labels."""
-        places = self.next_indices()
-        own = places[self.rank :: self.world_size]
+        """Return this rank's rows of the next batch; if it has none, one row without labels."""
+        indices = self.next_indices()
+        own = indices[self.rank :: self.world_size]
         source, target = (
-            torch.from_numpy(side.padded(own if len(own) else places[:1], PAD_ID))
+            torch.from_numpy(side.padded(own if len(own) else indices[:1], PAD_ID))
             for side in (self.pairs.sources, self.pairs.targets)
         )
         target_input = shifted(target, self.start_id)
         return Batch(source, target_input, target if len(own) else target.fill_(PAD_ID))
+
+
+def epoch_order(
+    lengths: Lengths, *, batch_tokens: int, seed: int, epoch: int
+) -> list[NDArray[numpy.int64]]:
+    """Return an epoch's batches as indices of pairs: each index once, similar lengths together."""
+    random = numpy.random.RandomState(fold_in(seed, epoch) % 2**32)  # its stream is frozen for good
+    sources, targets = lengths
+    shuffled = random.permutation(len(sources))
+    by_length = shuffled[numpy.lexsort((sources[shuffled], targets[shuffled]))]
+    widths = numpy.maximum(sources, targets)[by_length]
+    batches = numpy.split(by_length, cut_batches(widths.tolist(), batch_tokens))
+    return [batches[index] for index in random.permutation(len(batches))]
+
+
+def cut_batches(widths: list[int], batch_tokens: int) -> list[int]:
+    """Return where to cut so that rows × widest row <= batch_tokens, or a batch has one row."""
+    cuts: list[int] = []
+    start, widest = 0, 0
+    for index, width in enumerate(widths):
+        widest = max(widest, width)
+        if index > start and (index + 1 - start) * widest > batch_tokens:
+            cuts.append(index)
+            start, widest = index, width
+    return cuts
+
+
+MASK_64 = 2**64 - 1
+
+
+def fold_in(*numbers: int) -> int:
+    """Return one well-spread 63-bit seed for several numbers (splitmix64's finisher, chained)."""
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & MASK_64)) + 0x9E3779B97F4A7C15 & MASK_64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK_64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK_64
+        state ^= state >> 31
+    return state >> 1

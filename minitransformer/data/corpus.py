@@ -14,31 +14,39 @@ from typing import Any, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from minitransformer.data.filters import Report, defects_of
-from minitransformer.data.hub import dataset_rows, load_splits, parquet_rows
+from minitransformer.data.filters import FilterReport, find_defects
 from minitransformer.data.readers import (
     Columns,
     Row,
-    aligned,
-    comma_separated,
-    json_lines,
-    tab_separated,
+    read_aligned,
+    read_csv,
+    read_jsonl,
+    read_tsv,
 )
 from minitransformer.data.tokenizer import normalize
-from minitransformer.data.toy_tasks import TASKS, task_pairs
 from minitransformer.errors import DataError
 from minitransformer.settings import Config, DataConfig, Place
 from minitransformer.storage import file_checksum
 
+SPLITS: tuple[str, ...] = ("train", "valid", "test")
+SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
 SHIPPED = Path(__file__).parent / "corpora"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
 READERS = {
-    ".tsv": tab_separated, ".txt": tab_separated, ".csv": comma_separated, ".jsonl": json_lines,
-    ".ndjson": json_lines, ".parquet": parquet_rows,
+    ".tsv": read_tsv, ".txt": read_tsv, ".csv": read_csv, ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
 }  # fmt: skip
+ENDINGS = (*READERS, ".parquet")
+OTHER_ENDINGS = (".json", ".gz", ".zip", ".xlsx")  # not read, but a file's and no hub name's
 WHERE_FROM = "; where a shipped config's data come from, its first lines say"
-OTHER_ENDINGS = (".json", ".gz", ".zip", ".xlsx")  # of files all the same, and not of hub names
+CHARACTERS_PER_TOKEN = 100  # no token of ordinary text is as long
+Mask = NDArray[numpy.bool_]
+Hashes = NDArray[numpy.uint64]
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -51,136 +59,14 @@ class Source:
     digest: Callable[[], str]  # changes when the content does
 
 
-def sources_of(config: DataConfig) -> dict[str, Source]:
-    """A source for each split that a config names; `train` is always there."""
-    place, columns = config.train, config.columns
-    if isinstance(place, tuple) or path_of(place).is_file():
-        found = {"train": file_source(place, columns)}
-    elif place in shipped_corpora():
-        found = {
-            split: shipped_source(place, split, columns)
-            for split in SPLIT_NAMES
-            if (SHIPPED / f"{place}.{split}.tsv").exists()
-        }
-    elif place in TASKS:
-        found = {split: task_source(place, split) for split in TASKS[place].sizes}
-    elif path_of(place).is_dir() and "train" in (files := split_files(path_of(place))):
-        found = {split: file_source(str(path), columns) for split, path in files.items()}
-    elif path_of(place).is_dir() or (
-        HUB_NAME.fullmatch(place) and not place.endswith((*READERS, *OTHER_ENDINGS))
-    ):
-        return dataset_sources(place, config)
-    else:
-        raise DataError(
-            f"data.train: '{place}' is neither a file or folder here, nor a corpus that ships "
-            f"({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as owner/name; "
-            f"of two aligned files, name both: [a.en, a.es]{WHERE_FROM}"
-        )
-    for name, held_out in (("valid", config.valid), ("test", config.test)):
-        if held_out:
-            found[name] = file_source(held_out, columns, name)
-    return found
-
-
-def path_of(place: str) -> Path:
-    return Path(os.path.expanduser(place))  # Path's own way fails where nobody is at home
-
-
-def split_files(folder: Path) -> dict[str, Path]:
-    """The files train.csv, valid.csv and so on of a folder, by split."""
-    found = {}
-    for split, names in SPLIT_NAMES.items():
-        candidates = [folder / f"{name}{ending}" for name in names for ending in READERS]
-        paths = [path for path in candidates if path.is_file()]
-        if len(paths) > 1:
-            raise DataError(f"{folder} has both {paths[0].name} and {paths[1].name}; name one")
-        if paths:
-            found[split] = paths[0]
-    return found
-
-
-def shipped_corpora() -> list[str]:
-    return sorted(path.name.removesuffix(".train.tsv") for path in SHIPPED.glob("*.train.tsv"))
-
-
-def shipped_source(corpus: str, split: str, columns: Columns) -> Source:
-    numbers = columns if isinstance(columns[0], int) else (1, 2)  # [2, 1] turns it round
-    source = file_source(str(SHIPPED / f"{corpus}.{split}.tsv"), numbers)
-    return dataclasses.replace(source, name=f"{corpus} ({split})")
-
-
-def file_source(place: Place, columns: Columns, key: str = "train") -> Source:
-    """Two aligned files, or one file read by its ending; `key` is the setting that names them."""
-    paths = [path_of(each) for each in (place if isinstance(place, tuple) else (place,))]
-    for path in paths:
-        if not path.is_file():
-            raise DataError(f"data.{key}: there is no file {path}{WHERE_FROM}")
-    if isinstance(place, tuple):
-        first, second = paths
-        return Source(
-            f"{first} + {second}", "line", lambda: aligned(first, second),
-            lambda: file_checksum(first) + file_checksum(second),
-        )  # fmt: skip
-    path = paths[0]
-    ending = path.suffix.lower()
-    if ending == ".json":
-        raise DataError(f"{path}: write one JSON object a line, and name the file .jsonl")
-    read = READERS.get(ending, tab_separated)
-    unit = "row" if ending == ".parquet" else "line"
-    return Source(place, unit, lambda: read(path, columns), lambda: file_checksum(path))
-
-
-def task_source(task: str, split: str) -> Source:
-    def rows() -> Iterator[Row]:
-        for number, pair in enumerate(task_pairs(task, split), start=1):
-            yield Row(number, *pair)
-
-    return Source(f"{task} ({split})", "row", rows, lambda: f"{task} {split} 1")
-
-
-def dataset_sources(name: str, config: DataConfig) -> dict[str, Source]:
-    """The splits of a folder or a hub data set; data.valid and data.test may name others."""
-    folder = path_of(name)
-    splits = load_splits(str(folder) if folder.is_dir() else name, config.subset)
-    found: dict[str, Source] = {}
-    for ours, asked in (("train", ""), ("valid", config.valid), ("test", config.test)):
-        if isinstance(asked, tuple) or path_of(asked).is_file():
-            found[ours] = file_source(asked, config.columns)
-            continue
-        names = (asked,) if asked else SPLIT_NAMES[ours]
-        theirs = next((each for each in names if each in splits), None)
-        if theirs is not None:
-            found[ours] = dataset_source(splits[theirs], config.columns, f"{name} ({theirs})")
-        elif asked or ours == "train":
-            raise DataError(f"{name}: no split '{names[0]}' (there: {', '.join(splits)})")
-    return found
-
-
-def dataset_source(dataset: Any, columns: Columns, name: str) -> Source:
-    return Source(
-        name, "row", lambda: dataset_rows(dataset, columns, name), lambda: str(dataset._fingerprint)
-    )
-
-
-SPLITS: tuple[str, ...] = ("train", "valid", "test")
-LONGEST_TOKEN = 100  # characters
-Mask = NDArray[numpy.bool_]
-Hashes = NDArray[numpy.uint64]
-
-
-class Pair(NamedTuple):
-    source: str
-    target: str
-
-
 @dataclass
 class Split:
-    """The rows of a source that are used; the text itself is read when it is asked for."""
+    """The rows of a source that are used; iterating reads their text again."""
 
     name: str
     source: Source
-    kept: Mask  # of all rows
-    report: Report
+    kept: Mask  # over all rows
+    report: FilterReport
 
     def __len__(self) -> int:
         return int(self.kept.sum())
@@ -189,7 +75,7 @@ class Split:
         return (pair for _, pair in self.numbered())
 
     def numbered(self) -> Iterator[tuple[int, Pair]]:
-        """Each pair with the number of its row."""
+        """Yield each pair with the number of its row."""
         try:
             for row, is_kept in zip(self.source.rows(), self.kept.tolist(), strict=True):
                 if is_kept:
@@ -200,101 +86,227 @@ class Split:
     def first(self, count: int) -> list[Pair]:
         return list(islice(self, count))
 
-    def drop(self, places: Mask) -> None:
-        """Leave out some of the pairs that were kept until now."""
-        self.kept[numpy.flatnonzero(self.kept)[places]] = False
+    def drop(self, mask: Mask) -> None:
+        """Drop those of the remaining pairs that the mask marks."""
+        self.kept[numpy.flatnonzero(self.kept)[mask]] = False
 
 
 @dataclass
 class Corpus:
     config: DataConfig
-    splits: dict[str, Split]  # train, and valid and test where there are such
+    splits: dict[str, Split]  # train, and valid and test where there are any
 
     @property
     def name(self) -> str:
-        place = self.config.train
-        return place if isinstance(place, str) else " + ".join(place)
+        train = self.config.train
+        return train if isinstance(train, str) else " + ".join(train)
 
     @property
     def train(self) -> Split:
         return self.splits["train"]
 
 
-class Examined(NamedTuple):
-    """A split after its first reading; the arrays have an entry for each pair that is kept."""
+def find_sources(config: DataConfig) -> dict[str, Source]:
+    """Return a source for each split that a config names; `train` is always among them."""
+    train, columns = config.train, config.columns
+    if isinstance(train, tuple) or expand_path(train).is_file():
+        sources = {"train": file_source(train, columns)}
+    else:
+        from minitransformer.data.toy_tasks import TASKS  # files need none
+
+        folder = expand_path(train)
+        if train in shipped_corpora():
+            sources = shipped_sources(train, columns)
+        elif train in TASKS:
+            sources = {split: task_source(train, split) for split in TASKS[train].sizes}
+        elif folder.is_dir() and "train" in (files := split_files(folder)):
+            sources = {split: file_source(str(path), columns) for split, path in files.items()}
+        elif folder.is_dir() or (
+            HUB_NAME.fullmatch(train) and not train.endswith((*ENDINGS, *OTHER_ENDINGS))
+        ):
+            return dataset_sources(train, config)
+        else:
+            raise DataError(
+                f"data.train: '{train}' is neither a file or folder here, nor a corpus that ships "
+                f"({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as owner/name; "
+                f"of two aligned files, name both: [a.en, a.es]{WHERE_FROM}"
+            )
+    for name, held_out in (("valid", config.valid), ("test", config.test)):
+        if held_out:
+            sources[name] = file_source(held_out, columns, name)
+    return sources
+
+
+def expand_path(name: str) -> Path:
+    return Path(os.path.expanduser(name))  # Path.expanduser raises without a home folder
+
+
+def file_source(files: Place, columns: Columns, key: str = "train") -> Source:
+    """Return two aligned files, or one read by its ending; `key` is the setting that names them."""
+    paths = [expand_path(name) for name in (files if isinstance(files, tuple) else (files,))]
+    for path in paths:
+        if not path.is_file():
+            raise DataError(f"data.{key}: there is no file {path}{WHERE_FROM}")
+    if isinstance(files, tuple):
+        first, second = paths
+        return Source(
+            f"{first} + {second}", "line", lambda: read_aligned(first, second),
+            lambda: file_checksum(first) + file_checksum(second),
+        )  # fmt: skip
+    path = paths[0]
+    ending = path.suffix.lower()
+    if ending == ".json":
+        raise DataError(f"{path}: write one JSON object a line, and name the file .jsonl")
+    if ending == ".parquet":
+        from minitransformer.data.hub import parquet_rows  # text files need none
+
+        read, unit = parquet_rows, "row"
+    else:
+        read, unit = READERS.get(ending, read_tsv), "line"
+    return Source(files, unit, lambda: read(path, columns), lambda: file_checksum(path))
+
+
+def shipped_corpora() -> list[str]:
+    return sorted(path.name.removesuffix(".train.tsv") for path in SHIPPED.glob("*.train.tsv"))
+
+
+def shipped_sources(corpus: str, columns: Columns) -> dict[str, Source]:
+    numbers = columns if isinstance(columns[0], int) else (1, 2)  # [2, 1] swaps the languages
+    paths = {split: SHIPPED / f"{corpus}.{split}.tsv" for split in SPLITS}
+    return {
+        split: dataclasses.replace(file_source(str(path), numbers), name=f"{corpus} ({split})")
+        for split, path in paths.items()
+        if path.exists()
+    }
+
+
+def task_source(task: str, split: str) -> Source:
+    from minitransformer.data.toy_tasks import task_pairs  # files need none
+
+    def rows() -> Iterator[Row]:
+        for number, pair in enumerate(task_pairs(task, split), start=1):
+            yield Row(number, *pair)
+
+    return Source(f"{task} ({split})", "row", rows, lambda: f"{task} {split} 1")
+
+
+def split_files(folder: Path) -> dict[str, Path]:
+    """Return the files train.csv, valid.csv and so on of a folder, by split."""
+    files = {}
+    for split, names in SPLIT_NAMES.items():
+        candidates = [folder / f"{name}{ending}" for name in names for ending in ENDINGS]
+        paths = [path for path in candidates if path.is_file()]
+        if len(paths) > 1:
+            raise DataError(f"{folder} has both {paths[0].name} and {paths[1].name}; name one")
+        if paths:
+            files[split] = paths[0]
+    return files
+
+
+def dataset_sources(name: str, config: DataConfig) -> dict[str, Source]:
+    """Return the splits of a folder or a hub data set; data.valid and data.test may name others."""
+    from minitransformer.data.hub import dataset_rows, load_splits  # files need none
+
+    def source_of(dataset: Any, title: str) -> Source:
+        return Source(
+            title, "row", lambda: dataset_rows(dataset, config.columns, title),
+            lambda: str(dataset._fingerprint),
+        )  # fmt: skip
+
+    folder = expand_path(name)
+    datasets = load_splits(str(folder) if folder.is_dir() else name, config.subset)
+    sources: dict[str, Source] = {}
+    for split, chosen in (("train", ""), ("valid", config.valid), ("test", config.test)):
+        if isinstance(chosen, tuple) or expand_path(chosen).is_file():
+            sources[split] = file_source(chosen, config.columns, split)
+            continue
+        names = (chosen,) if chosen else SPLIT_NAMES[split]
+        found = next((each for each in names if each in datasets), None)
+        if found is not None:
+            sources[split] = source_of(datasets[found], f"{name} ({found})")
+        elif chosen or split == "train":
+            raise DataError(f"{name}: no split '{names[0]}' (there: {', '.join(datasets)})")
+    return sources
+
+
+class HashedSplit(NamedTuple):
+    """A split after its first reading; the arrays have an entry for each pair that it keeps."""
 
     split: Split
-    numbers: NDArray[numpy.int64]
+    numbers: NDArray[numpy.int64]  # of rows
     sources: Hashes
     pairs: Hashes
 
-    def drop(self, defect: str, places: Mask) -> "Examined":
-        """Note a defect of some pairs; what must go is gone in what this returns."""
-        if not places.any():
+    def filter(self, defect: str, mask: Mask) -> "HashedSplit":
+        """Count a defect of the masked pairs; return the split without those that are dropped."""
+        if not mask.any():
             return self
-        first = int(self.numbers[places.argmax()])
-        if not self.split.report.note(defect, first, count=int(places.sum())):
+        first, count = int(self.numbers[mask.argmax()]), int(mask.sum())
+        if not self.split.report.add(defect, first, count=count):
             return self
-        self.split.drop(places)
-        self.split.report.dropped += int(places.sum())
-        return self.only(self.split, ~places)
+        self.split.drop(mask)
+        self.split.report.dropped += count
+        return self.select(self.split, ~mask)
 
-    def only(self, split: Split, places: Mask) -> "Examined":
-        return Examined(split, self.numbers[places], self.sources[places], self.pairs[places])
+    def select(self, split: Split, mask: Mask) -> "HashedSplit":
+        return HashedSplit(split, self.numbers[mask], self.sources[mask], self.pairs[mask])
 
 
 def load_corpus(config: Config, sources: dict[str, Source]) -> Corpus:
-    """Read sources, judge every row, and split off what a config asks for."""
-    asked = {"test": config.data.split_test, "valid": config.data.split_valid}
-    for name in asked:
-        if asked[name] and name in sources:
-            raise DataError(f"data.split_{name}: {config.data.train} has such a split of its own")
-    examined = {name: examine(name, source, config) for name, source in sources.items()}
-    if any(asked.values()):
-        refuse([examined["train"].split])
-        examined |= split_off(examined["train"], asked)
-        held_out_pairs = sum(len(examined[name].split) for name in asked if asked[name])
-        examined["train"].split.report.elsewhere = f", {held_out_pairs:,} split off"
+    """Read sources, filter their rows, and split off what a config asks for."""
+    sizes = {"test": config.data.split_test, "valid": config.data.split_valid}
+    sizes = {name: size for name, size in sizes.items() if size}
+    for name in sizes:
+        if name in sources:
+            raise DataError(
+                f"data.split_{name}: {config.data.train} already has a {name} split of its own"
+            )
+    hashed = {name: scan_source(name, source, config) for name, source in sources.items()}
+    if sizes:
+        check_splits([hashed["train"].split])
+        hashed |= split_off(hashed["train"], sizes)
+        num_held_out = sum(len(hashed[name].split) for name in sizes)
+        hashed["train"].split.report.set_aside = f", {num_held_out:,} split off"
     held_out = numpy.array([], dtype=numpy.uint64)
-    for name in reversed(SPLITS):  # what is held out first, so that training can leave it out
-        if name in examined:
-            is_known = numpy.isin(examined[name].sources, held_out)
-            examined[name] = examined[name].drop("overlap", is_known)
-            held_out = numpy.append(held_out, examined[name].sources)
-    splits = {name: examined[name].split for name in SPLITS if name in examined}
-    refuse(list(splits.values()))
+    for name in reversed(SPLITS):  # test first, so that the training split can leave out its pairs
+        if name in hashed:
+            is_held_out = numpy.isin(hashed[name].sources, held_out)
+            hashed[name] = hashed[name].filter("overlap", is_held_out)
+            held_out = numpy.append(held_out, hashed[name].sources)
+    splits = {name: hashed[name].split for name in SPLITS if name in hashed}
+    check_splits(list(splits.values()))
     train, limit = splits["train"], config.data.limit
     if 0 < limit < len(train):
-        train.report.elsewhere += f", {len(train) - limit:,} beyond data.limit"
+        train.report.set_aside += f", {len(train) - limit:,} beyond data.limit"
         train.drop(numpy.arange(len(train)) >= limit)
     return Corpus(config.data, splits)
 
 
-def refuse(splits: list[Split]) -> None:
-    """Stop if there are defects that the config does not let pass, or no pairs."""
-    if refusals := [line for split in splits for line in split.report.refusals()]:
-        raise DataError("\n       ".join(refusals))
+def check_splits(splits: list[Split]) -> None:
+    """Raise DataError for defects whose policy is error, or for a split without pairs."""
+    if errors := [line for split in splits for line in split.report.errors()]:
+        raise DataError("\n       ".join(errors))
     for split in splits:
         if not len(split):
             reasons = "; ".join(split.report.lines()) or "there is nothing in it"
             raise DataError(f"{split.source.name}: no usable sentence pairs ({reasons})")
 
 
-def examine(name: str, source: Source, config: Config) -> Examined:
-    """Read a source once and judge each row by itself, then by the rows before it."""
-    report = Report(name, config.filters, source.unit)
+def scan_source(name: str, source: Source, config: Config) -> HashedSplit:
+    """Read a source once and filter each row by itself, then by the rows before it."""
+    report = FilterReport(name, config.filters, source.unit)
     seed = config.data.split_seed.to_bytes(8, "little")
     kept = array("b")
     numbers, sources, pairs = array("q"), array("Q"), array("Q")
-    # No sentence of so many tokens is as long, and text without end would keep a tokenizer busy.
-    most = config.model.max_length * LONGEST_TOKEN
+    # Longer sentences have too many tokens anyway; tokenizing one of megabytes would take long.
+    max_characters = config.model.max_length * CHARACTERS_PER_TOKEN
     for row in source.rows():
-        must_go = [
-            report.note(defect, row.number, row.problem)
-            for defect in defects_of(row, config.data.columns, most)
+        is_dropped = [
+            report.add(defect, row.number, row.problem)
+            for defect in find_defects(row, config.data.columns, max_characters)
         ]
-        kept.append(not any(must_go))
-        if any(must_go):
+        kept.append(not any(is_dropped))
+        if any(is_dropped):
             report.dropped += 1
         else:
             source_text = " ".join(normalize(row.source).split())
@@ -303,55 +315,50 @@ def examine(name: str, source: Source, config: Config) -> Examined:
             sources.append(stable_hash(source_text, seed))
             pairs.append(stable_hash(f"{source_text}\t{target_text}", seed))
     split = Split(name, source, numpy.array(kept, dtype=numpy.bool_), report)
-    examined = Examined(split, numpy.array(numbers), numpy.array(sources), numpy.array(pairs))
-    stood_before = first_places(examined.pairs) < numpy.arange(len(examined.pairs))
-    examined = examined.drop("duplicate", stood_before)
-    has_another = examined.pairs != examined.pairs[first_places(examined.sources)]
-    return examined.drop("several_targets", has_another)
+    hashed = HashedSplit(split, numpy.array(numbers), numpy.array(sources), numpy.array(pairs))
+    is_duplicate = first_indices(hashed.pairs) < numpy.arange(len(hashed.pairs))
+    hashed = hashed.filter("duplicate", is_duplicate)
+    has_other_target = hashed.pairs != hashed.pairs[first_indices(hashed.sources)]
+    return hashed.filter("several_targets", has_other_target)
 
 
 def stable_hash(text: str, seed: bytes) -> int:
-    """64 bits of a text, the same on every machine; in their order, texts are shuffled."""
+    """Return 64 bits of a text, the same on every machine; sorting by them shuffles texts."""
     content = text.encode("utf-8", errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=seed).digest(), "little")
 
 
-def first_places(hashes: Hashes) -> NDArray[numpy.int64]:
-    """For each value, the first place that has an equal one."""
-    _, firsts, which = numpy.unique(hashes, return_index=True, return_inverse=True)
-    places: NDArray[numpy.int64] = firsts[which]
-    return places
+def first_indices(hashes: Hashes) -> NDArray[numpy.int64]:
+    """Return for each value the first index that has an equal one."""
+    _, firsts, inverse = numpy.unique(hashes, return_index=True, return_inverse=True)
+    indices: NDArray[numpy.int64] = firsts[inverse]
+    return indices
 
 
-def split_off(whole: Examined, asked: dict[str, int]) -> dict[str, Examined]:
-    """Share one source out by seed; a sentence and all of its translations stay together."""
-    distinct, which, counts = numpy.unique(whole.sources, return_inverse=True, return_counts=True)
+def split_off(whole: HashedSplit, sizes: dict[str, int]) -> dict[str, HashedSplit]:
+    """Split one source by seed; a sentence and all of its translations stay together."""
     # Whole sentences in the order of their hashes, as many as fit.
-    before = numpy.cumsum(counts)
+    distinct, inverse, counts = numpy.unique(whole.sources, return_inverse=True, return_counts=True)
+    num_pairs = numpy.cumsum(counts)
     begin = 0
-    parts, is_left = {}, numpy.ones(len(whole.sources), dtype=numpy.bool_)
-    for name, count in asked.items():
-        taken = before[begin - 1] if begin else 0
-        end = int(numpy.searchsorted(before, taken + count, "right"))
-        end = max(end, begin + 1) if count else begin  # at least one, however many translations
-        is_part = (which >= begin) & (which < end)
-        parts[name], begin = is_part, end
-        is_left &= ~is_part
+    masks = {}
+    for name, size in sizes.items():
+        taken = num_pairs[begin - 1] if begin else 0
+        end = int(numpy.searchsorted(num_pairs, taken + size, "right"))
+        end = max(end, begin + 1)  # at least one sentence, however many translations it has
+        masks[name], begin = (inverse >= begin) & (inverse < end), end
     if begin >= len(distinct):
         raise DataError(
-            f"data.split_valid and data.split_test ask for {sum(asked.values()):,} pairs, and "
+            f"data.split_valid and data.split_test ask for {sum(sizes.values()):,} pairs, and "
             f"{whole.split.source.name} has {len(whole.sources):,}: none are left to train on"
         )
-    parts = {name: places for name, places in parts.items() if asked[name]} | {"train": is_left}
-    return {name: part_of(whole, name, places) for name, places in parts.items()}
-
-
-def part_of(whole: Examined, name: str, places: Mask) -> Examined:
-    split = whole.split
-    # The file is reported on once, where its pairs are trained on.
-    report = split.report
-    if name != "train":
-        report = Report(name, report.policies, report.unit)
-    part = Split(name, split.source, split.kept.copy(), report)
-    part.drop(~places)
-    return whole.only(part, places)
+    masks["train"] = inverse >= begin
+    parts = {}
+    for name, mask in masks.items():
+        report = whole.split.report  # covers the whole file, and stays with the training split
+        if name != "train":
+            report = FilterReport(name, report.policies, report.unit)
+        part = Split(name, whole.split.source, whole.split.kept.copy(), report)
+        part.drop(~mask)
+        parts[name] = whole.select(part, mask)
+    return parts

@@ -9,7 +9,7 @@ from minitransformer.data.readers import Columns, Row
 from minitransformer.data.tokenizer import normalize
 from minitransformer.settings import FiltersConfig
 
-DEFECTS = {
+DEFECTS = {  # after a count; {s} is an s in the plural
     "malformed": "cannot be read",
     "not_utf8": "not UTF-8, or with U+FFFD (iconv -f latin1 -t utf-8 may help)",
     "empty": "empty",
@@ -19,21 +19,20 @@ DEFECTS = {
     "control": "with control characters",
     "not_nfc": "not in Unicode's form NFC",
     "same_text": "with the same text on both sides",
-    "duplicate": "that stood before",
-    "several_targets": "whose source stood before with another target",
+    "duplicate": "duplicate{s}",
+    "several_targets": "source{s} with several targets",
     "overlap": "whose source is in a held-out split, too",
     "too_long": "too long",
     "unknown": "with words or characters that training does not have",
 }
-DAMAGED = re.compile(
-    "[\ud800-\udfff\ufffd]"
-)  # text_files turns bytes that are not UTF-8 into these
+OUTCOMES = {"keep": "kept", "skip": "skipped", "error": "refused"}
+NOT_UTF8 = re.compile("[\ud800-\udfff\ufffd]")  # readers turn damaged bytes into lone surrogates
 CONTROL = re.compile(r"[\x01-\x08\x0a-\x1f\x7f-\x9f]")  # all but NUL and the tab, which is a space
 
 
 @dataclass
-class Finding:
-    """How often a defect was met in a split, where first, and what becomes of such pairs."""
+class DefectCount:
+    """How often a defect occurs in a split, in which row first, and the policy for such pairs."""
 
     policy: str
     count: int
@@ -42,65 +41,60 @@ class Finding:
 
 
 @dataclass
-class Report:
-    """The findings of one split by the name of the defect."""
+class FilterReport:
+    """The defects of one split, by name."""
 
     split: str
     policies: FiltersConfig
     unit: str = "line"
     dropped: int = 0  # pairs, each counted once whatever its defects
-    elsewhere: str = ""  # usable pairs that are not in this split, such as ", 90 split off"
-    findings: dict[str, Finding] = field(default_factory=dict)
+    set_aside: str = ""  # usable pairs that this split leaves out, such as ", 90 split off"
+    defects: dict[str, DefectCount] = field(default_factory=dict)
 
-    def note(self, defect: str, number: int, detail: str = "", count: int = 1) -> bool:
-        """Count a defect; returns whether the pair must go."""
+    def add(self, defect: str, number: int, detail: str = "", count: int = 1) -> bool:
+        """Count a defect; return whether its policy drops the pair."""
         policy: str = getattr(self.policies, defect)
-        finding = self.findings.setdefault(defect, Finding(policy, 0, number, detail))
-        finding.count += count
-        if number < finding.first:  # a later reading may find it in an earlier row
-            finding.first, finding.detail = number, detail
+        entry = self.defects.setdefault(defect, DefectCount(policy, 0, number, detail))
+        entry.count += count
+        if number < entry.first:  # a later pass may find it in an earlier row
+            entry.first, entry.detail = number, detail
         return policy != "keep"
 
     def lines(self) -> list[str]:
-        """A line for each defect: "2 empty, skipped (first: line 7)"."""
-        done = {"keep": "kept", "skip": "skipped", "error": "refused"}
+        """Return a line for each defect: "2 empty, skipped (first: line 7)"."""
         return [
-            f"{finding.count:,} {DEFECTS[defect]}, {done[finding.policy]} "
-            f"(first: {self.unit} {finding.first:,}{'; ' * bool(finding.detail)}{finding.detail})"
-            for defect, finding in self.findings.items()
+            f"{entry.count:,} {DEFECTS[defect].format(s='s' * (entry.count != 1))}, "
+            f"{OUTCOMES[entry.policy]} "
+            f"(first: {self.unit} {entry.first:,}{'; ' * bool(entry.detail)}{entry.detail})"
+            for defect, entry in self.defects.items()
         ]
 
-    def refusals(self) -> list[str]:
-        """The lines of the defects that the config does not let pass."""
-        shown = zip(self.findings.items(), self.lines(), strict=True)
+    def errors(self) -> list[str]:
+        """Return the lines of the defects whose policy is error."""
         return [
             f"{self.split}: {line}; filters.{defect} is error"
-            for (defect, finding), line in shown
-            if finding.policy == "error"
+            for (defect, entry), line in zip(self.defects.items(), self.lines(), strict=True)
+            if entry.policy == "error"
         ]
 
 
-def defects_of(row: Row, columns: Columns, most_characters: int) -> Iterable[str]:
-    """The defects of a row's text, those that leave no pair to look at alone."""
+def find_defects(row: Row, columns: Columns, max_characters: int) -> Iterable[str]:
+    """Return the defects of a row's text; one that leaves no pair to check comes alone."""
     if row.problem:
         return ("malformed",)
     both = f"{row.source}\t{row.target}"
-    is_plain = both.isascii()
-    if not is_plain and DAMAGED.search(both):
+    if not both.isascii() and NOT_UTF8.search(both):
         return ("not_utf8",)
     if not (row.source and row.target):
         return ("one_sided",) if row.source or row.target else ("empty",)
     if (row.source, row.target) == columns:
         return ("header",)
-    if max(len(row.source), len(row.target)) > most_characters:
+    if max(len(row.source), len(row.target)) > max_characters:
         return ("too_long",)
-    found = []
-    if "\0" in both:
-        found.append("nul")
-    if CONTROL.search(both):
-        found.append("control")
-    if not (is_plain or unicodedata.is_normalized("NFC", both)):
-        found.append("not_nfc")
-    if normalize(row.source) == normalize(row.target):
-        found.append("same_text")
-    return found
+    found = {
+        "nul": "\0" in both,
+        "control": CONTROL.search(both) is not None,
+        "not_nfc": not (both.isascii() or unicodedata.is_normalized("NFC", both)),
+        "same_text": normalize(row.source) == normalize(row.target),
+    }
+    return [defect for defect, is_found in found.items() if is_found]

@@ -28,7 +28,7 @@ class Word(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A sentence as the model reads it; tokens and ids stand side by side."""
+    """A sentence as the model reads it: its tokens and the id of each."""
 
     text: str
     tokens: list[str]
@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
 
     @property
     def unknown(self) -> list[str]:
-        """The words that the vocabulary does not have, each once."""
+        """The tokens that the vocabulary does not have, each once."""
         pairs = zip(self.tokens, self.ids, strict=True)
         return list(dict.fromkeys(token for token, id in pairs if id == UNK_ID))
 
@@ -49,40 +49,38 @@ class Encoded(NamedTuple):
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 APOSTROPHES = "'’"
 NUMBER_SEPARATORS = ".,"
-ZERO_WIDTH_JOINER = "\u200d"  # glues emoji to one picture
-# Punctuation of these categories is written against the word before it or after it.
-CLOSING_CATEGORIES = {"Pe", "Pf"}
-OPENING_CATEGORIES = {"Ps", "Pi"}
-CLOSING = set(".,;:!?…%।॥؟،؛。、！？")
-OPENING = set("¿¡")
+ZERO_WIDTH_JOINER = "\u200d"  # joins several emoji to one picture
+# Punctuation that is written without a space before it, or after it; with Unicode's categories.
+CLOSING, CLOSING_CATEGORIES = set(".,;:!?…%।॥؟،؛。、！？"), {"Pe", "Pf"}
+OPENING, OPENING_CATEGORIES = set("¿¡"), {"Ps", "Pi"}
 
 
 def normalize(text: str) -> str:
-    """One spelling per text: NFC; half a surrogate pair, which is no character, is U+FFFD."""
+    """Return a text in NFC, with U+FFFD for each half of a surrogate pair."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFC", LONE_SURROGATE.sub("\ufffd", text))
 
 
 def split_words(text: str) -> list[str]:
-    """Words and punctuation marks: "আমি যাই।" -> ["আমি", "যাই", "।"]; "Let's go" keeps "Let's"."""
+    """Split words and punctuation: "আমি যাই।" -> ["আমি", "যাই", "।"]; "Let's go" keeps "Let's"."""
     return [word for chunk in text.split() for word in split_chunk(chunk)]
 
 
 @lru_cache(maxsize=2**16)  # most of a corpus is a few thousand chunks again and again
 def split_chunk(text: str) -> tuple[str, ...]:
-    """Words and punctuation marks of a text without spaces."""
+    """Split words and punctuation of a text without spaces."""
     words: list[str] = []
     kind = ""  # of the word that the next character may join: "letters", "symbol" or none
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         category = unicodedata.category(character)
         if category[0] in "LMNC" or category == "Pc":
             joins = kind == "letters" or (kind == "symbol" and category[0] in "MC")
             kind = kind if joins else "letters"
-        elif kind == "letters" and connects(text, place):
+        elif kind == "letters" and is_inside_word(text, index):
             joins = True
         elif category[0] == "S":
-            joins = kind == "symbol" and (text[place - 1] == ZERO_WIDTH_JOINER or category == "Sk")
+            joins = kind == "symbol" and (text[index - 1] == ZERO_WIDTH_JOINER or category == "Sk")
             kind = "symbol"
         else:
             joins, kind = False, ""
@@ -93,45 +91,43 @@ def split_chunk(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def connects(text: str, place: int) -> bool:
-    """Is this the apostrophe of "Let's" or the dot of "3.14"?"""
-    before, after = text[place - 1], text[place + 1 : place + 2]
-    if text[place] in APOSTROPHES:
-        return is_letter(before) and is_letter(after)
-    return text[place] in NUMBER_SEPARATORS and before.isdigit() and after.isdigit()
-
-
-def is_letter(character: str) -> bool:
-    return character != "" and unicodedata.category(character)[0] in "LM"
+def is_inside_word(text: str, index: int) -> bool:
+    """Return whether this is like the apostrophe of "Let's" or the dot of "3.14"."""
+    before, after = text[index - 1], text[index + 1 : index + 2]
+    if text[index] in APOSTROPHES:
+        return all(side and unicodedata.category(side)[0] in "LM" for side in (before, after))
+    return text[index] in NUMBER_SEPARATORS and before.isdigit() and after.isdigit()
 
 
 def join_words(words: list[str]) -> str:
-    """Put words back together so that split_words gives the same words again."""
+    """Join words so that split_words returns the same words again."""
     text = ""
-    glue = True  # does the next word follow without a space?
+    needs_space = False
     for word in words:
-        if not (glue or closes(word)):
-            text += " "
-        text += word
-        glue = opens(word)
+        category = unicodedata.category(word) if len(word) == 1 else ""
+        is_closing = word in CLOSING or (category in CLOSING_CATEGORIES and word not in APOSTROPHES)
+        text += f" {word}" if needs_space and not is_closing else word
+        needs_space = not (word in OPENING or category in OPENING_CATEGORIES)
     return text
 
 
-def closes(word: str) -> bool:
-    return word in CLOSING or (
-        len(word) == 1 and word not in APOSTROPHES and category_in(word, CLOSING_CATEGORIES)
-    )
+class BaseTokenizer:
+    """What words and pieces have in common: a vocabulary, as tokens by id and ids by token."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+        # Text never becomes a special token, whatever it contains.
+        self.ids = {token: id for id, token in enumerate(tokens) if id >= len(SPECIALS)}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def tokens_of(self, ids: Iterable[int]) -> list[str]:
+        """Return the tokens of ids, up to <EOS>."""
+        return [self.tokens[id] for id in takewhile(lambda id: id != EOS_ID, ids)]
 
 
-def opens(word: str) -> bool:
-    return word in OPENING or (len(word) == 1 and category_in(word, OPENING_CATEGORIES))
-
-
-def category_in(word: str, categories: set[str]) -> bool:
-    return unicodedata.category(word) in categories
-
-
-class WordTokenizer:
+class WordTokenizer(BaseTokenizer):
     """One language's words."""
 
     file_ending = "tsv"
@@ -151,13 +147,11 @@ class WordTokenizer:
         self.vocabulary: Any = Vocab(
             counts, max_size=max_size, min_freq=min_frequency, specials=list(SPECIALS)
         )
-        self.tokens: list[str] = self.vocabulary.itos
-        # Text never turns into a special token, whatever it says.
-        self.ids = {token: id for id, token in enumerate(self.tokens) if id >= len(SPECIALS)}
+        super().__init__(self.vocabulary.itos)
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "WordTokenizer":
-        """Collect the words of texts."""
+        """Count the words of texts."""
         split = word_splitter(config)
         counts: Counter[str] = Counter()
         for text in texts:
@@ -169,56 +163,47 @@ class WordTokenizer:
             max_size=config.vocab_size or None,
         )
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
     def encode(self, text: str, *, end: bool) -> Encoded:
-        """Split and number a text; `end` puts <EOS> after it."""
+        """Return a text's tokens and ids; `end` appends <EOS>."""
         tokens = [self.known_spelling(token) for token in self.split(normalize(text))]
         ids = [self.ids.get(token, UNK_ID) for token in tokens]
         return Encoded(text, [*tokens, EOS], [*ids, EOS_ID]) if end else Encoded(text, tokens, ids)
 
     def encode_batch(self, texts: Iterable[str], *, end: bool) -> list[list[int]]:
-        """The ids of many texts."""
-        after = [EOS_ID] if end else []
+        """Return the ids of many texts."""
+        suffix = [EOS_ID] if end else []
         rows = []
         for text in texts:
             tokens = self.split(normalize(text))
             try:
-                rows.append([self.ids[token] for token in tokens] + after)
+                rows.append([self.ids[token] for token in tokens] + suffix)
             except KeyError:  # unknown, or known in another spelling
                 rows.append(self.encode(text, end=end).ids)
         return rows
 
     def known_spelling(self, token: str) -> str:
-        """Phones write ’ where corpora have ', and the other way round."""
-        if token in self.ids:
-            return token
-        for other in (token.replace("’", "'"), token.replace("'", "’")):
-            if other in self.ids:
-                return other
+        """Swap ’ and ' where only the other one is known: phones write ’, many corpora '."""
+        for spelling in (token, token.replace("’", "'"), token.replace("'", "’")):
+            if spelling in self.ids:
+                return spelling
         return token
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, up to <EOS>."""
+        """Return the text of ids, up to <EOS>."""
         return join_words(self.tokens_of(ids))
 
-    def tokens_of(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of ids, up to <EOS>."""
-        return [self.tokens[id] for id in takewhile(lambda id: id != EOS_ID, ids)]
-
     def words_of(self, ids: list[int], tokens: list[str]) -> list[Word]:
-        """Every token is a word."""
-        return [Word(token, [place]) for place, token in enumerate(tokens)]
+        """Return every token as a word."""
+        return [Word(token, [index]) for index, token in enumerate(tokens)]
 
     def to_bytes(self) -> bytes:
-        """A line per token, in the order of ids: the token, a tab, how often it was seen."""
+        """Return a line per token, in the order of ids: the token, a tab, its frequency."""
         freqs = self.vocabulary.freqs
         return "".join(f"{token}\t{freqs[token]}\n" for token in self.tokens).encode("utf-8")
 
     @classmethod
     def from_bytes(cls, content: bytes, config: TokenizerConfig, where: str) -> "WordTokenizer":
-        """Read back what to_bytes wrote; `where` names it in error messages."""
+        """Load what to_bytes returned; `where` names it in error messages."""
         try:
             lines = content.decode("utf-8").removesuffix("\n").split("\n")
             rows = [line.split("\t") for line in lines]
@@ -232,13 +217,13 @@ class WordTokenizer:
 
 
 def word_splitter(config: TokenizerConfig) -> Callable[[str], list[str]]:
-    """Our own Unicode words, or a tokenizer that torchtext knows by name."""
+    """Return our own Unicode words, or a tokenizer that torchtext has by this name."""
     if config.words == "unicode":
         return split_words
     from torchtext.data.utils import get_tokenizer
 
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # torchtext prints its own complaint
+        with contextlib.redirect_stdout(io.StringIO()):  # torchtext prints an error of its own
             splitter: Callable[[str], list[str]] = get_tokenizer(config.words)
     except (ImportError, AttributeError, OSError, LookupError):
         raise ConfigError(
@@ -253,11 +238,11 @@ def word_splitter(config: TokenizerConfig) -> Callable[[str], list[str]]:
     return splitter
 
 
-SPACE = "▁"  # stands where a word begins
+SPACE = "▁"  # marks where a word begins
 
 
-class BpeTokenizer:
-    """One language's pieces, or both languages' together."""
+class BpeTokenizer(BaseTokenizer):
+    """One language's subword pieces, or both languages' together."""
 
     file_ending = "json"
     token_name, unknown_name = "piece", "character"
@@ -265,7 +250,8 @@ class BpeTokenizer:
     def __init__(self, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> None:
         from tokenizers import Tokenizer, models, pre_tokenizers  # only subwords need tokenizers
 
-        # No special token is made known to it, so text never turns into one.
+        super().__init__(sorted(vocabulary, key=lambda token: vocabulary[token]))
+        # The engine does not learn of special tokens, so text never becomes one.
         self.engine = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token=UNK))
         self.engine.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -273,8 +259,6 @@ class BpeTokenizer:
                 pre_tokenizers.Punctuation("isolated"),
             ]
         )
-        self.tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-        self.ids = {token: id for token, id in vocabulary.items() if id >= len(SPECIALS)}
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "BpeTokenizer":
@@ -291,69 +275,59 @@ class BpeTokenizer:
         tokenizer.engine.train_from_iterator(map(plain_spaces, texts), trainer)
         return cls(*vocabulary_and_merges(tokenizer.engine.to_str()))
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
     def encode(self, text: str, *, end: bool) -> Encoded:
-        """Split and number a text; `end` puts <EOS> after it."""
+        """Return a text's tokens and ids; `end` appends <EOS>."""
         plain = self.known_spelling(plain_spaces(text))
         pieces = self.engine.encode(plain)
+        ids = pieces.ids
         tokens = [
             plain[slice(*span)] if id == UNK_ID else token
-            for token, id, span in zip(pieces.tokens, pieces.ids, pieces.offsets, strict=True)
+            for token, id, span in zip(pieces.tokens, ids, pieces.offsets, strict=True)
         ]
-        return (
-            Encoded(text, [*tokens, EOS], [*pieces.ids, EOS_ID])
-            if end
-            else Encoded(text, tokens, pieces.ids)
-        )
+        return Encoded(text, [*tokens, EOS], [*ids, EOS_ID]) if end else Encoded(text, tokens, ids)
 
     def encode_batch(self, texts: Iterable[str], *, end: bool) -> list[list[int]]:
-        """The ids of many texts."""
+        """Return the ids of many texts."""
         plain = [self.known_spelling(plain_spaces(text)) for text in texts]
-        after = [EOS_ID] if end else []
-        return [pieces.ids + after for pieces in self.engine.encode_batch_fast(plain)]
+        suffix = [EOS_ID] if end else []
+        return [pieces.ids + suffix for pieces in self.engine.encode_batch_fast(plain)]
 
     def known_spelling(self, text: str) -> str:
-        """Phones write ’ where corpora have ', and the other way round."""
+        """Swap ’ and ' where only the other one is known: phones write ’, many corpora '."""
         for mark, other in ("’'", "'’"):
             if mark in text and mark not in self.ids and other in self.ids:
                 return text.replace(mark, other)
         return text
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, up to <EOS>."""
+        """Return the text of ids, up to <EOS>."""
         return join_pieces(self.tokens_of(ids))
 
-    def tokens_of(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of ids, up to <EOS>."""
-        return [self.tokens[id] for id in takewhile(lambda id: id != EOS_ID, ids)]
-
     def words_of(self, ids: list[int], tokens: list[str]) -> list[Word]:
-        """The words that pieces make up, cut as a tokenizer of words cuts them.
+        """Return the words that pieces make up, split as a tokenizer of words splits them.
 
         A marker such as <EOS> is a word of its own; `tokens` are the pieces as they are shown.
         """
         words: list[Word] = []
-        chunk: list[int] = []  # places of pieces without a space between them
-        for place, id in enumerate(ids):
+        chunk: list[int] = []  # indices of pieces without a space between them
+        for index, id in enumerate(ids):
             is_marker = id < len(SPECIALS) and id != UNK_ID
-            if is_marker or tokens[place].startswith(SPACE):
+            if is_marker or tokens[index].startswith(SPACE):
                 words += words_of_chunk(chunk, tokens)
                 chunk = []
             if is_marker:
-                words.append(Word(tokens[place], [place]))
+                words.append(Word(tokens[index], [index]))
             else:
-                chunk.append(place)
+                chunk.append(index)
         return [*words, *words_of_chunk(chunk, tokens)]
 
     def to_bytes(self) -> bytes:
-        """The JSON that `tokenizers` and other tools read."""
+        """Return the JSON that `tokenizers` and other tools read."""
         return (self.engine.to_str(pretty=True) + "\n").encode("utf-8")
 
     @classmethod
     def from_bytes(cls, content: bytes, config: TokenizerConfig, where: str) -> "BpeTokenizer":
-        """Read back what to_bytes wrote; `where` names it in error messages."""
+        """Load what to_bytes returned; `where` names it in error messages."""
         try:
             vocabulary, merges = vocabulary_and_merges(content.decode("utf-8"))
             # On a merge that makes no token, the engine may panic, which `except` does not catch.
@@ -377,25 +351,25 @@ def vocabulary_and_merges(text: str) -> tuple[dict[str, int], list[tuple[str, st
 
 
 def plain_spaces(text: str) -> str:
-    """NFC, and one space wherever there is space."""
+    """Return a text in NFC, with a single space wherever it has whitespace."""
     return " ".join(normalize(text).split())
 
 
-def words_of_chunk(places: list[int], tokens: list[str]) -> list[Word]:
-    """["▁Let", "'", "s", "."] -> Let's and the full stop; a piece is never cut."""
-    pieces = [join_pieces([tokens[place]]) for place in places]
-    # What is unknown is a letter of its word, and not a sign between words.
+def words_of_chunk(indices: list[int], tokens: list[str]) -> list[Word]:
+    """["▁Let", "'", "s", "."] -> Let's and the full stop; a piece is never split."""
+    pieces = [join_pieces([tokens[index]]) for index in indices]
+    # An unknown piece counts as a letter of its word, not as punctuation between words.
     pieces = ["x" if piece == UNK else piece for piece in pieces]
-    begins = {0, *accumulate(map(len, split_words("".join(pieces))))}  # of words, in letters
+    starts = {0, *accumulate(map(len, split_words("".join(pieces))))}  # of words, in characters
     groups: list[list[int]] = []
-    before, begun = 0, -1  # letters; a lone ▁ has none, and is of the word behind it
-    for place, piece in zip(places, pieces, strict=True):
-        if before in begins and before > begun:
+    position, last_start = 0, -1  # a lone ▁ has no characters, and goes to the word after it
+    for index, piece in zip(indices, pieces, strict=True):
+        if position in starts and position > last_start:
             groups.append([])
-            begun = before
-        groups[-1].append(place)
-        before += len(piece)
-    return [Word(join_pieces(tokens[n] for n in each) or SPACE, each) for each in groups]
+            last_start = position
+        groups[-1].append(index)
+        position += len(piece)
+    return [Word(join_pieces(tokens[n] for n in group) or SPACE, group) for group in groups]
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
@@ -420,7 +394,7 @@ class PairTokenizer:
 
     @classmethod
     def train(cls, pairs: Iterable[tuple[str, str]], config: Config) -> "PairTokenizer":
-        """Learn from the training pairs, which are read once or twice."""
+        """Train on the training pairs, which are read once or twice."""
         kind, settings = KINDS[config.tokenizer.kind], config.tokenizer
         if settings.joint:
             source = target = kind.train(chain.from_iterable(pairs), settings)
@@ -428,8 +402,8 @@ class PairTokenizer:
             source = kind.train((source for source, _ in pairs), settings)
             target = kind.train((target for _, target in pairs), settings)
         if not source.ids or not target.ids:
-            name, least = source.token_name, settings.min_frequency
-            raise DataError(f"no {name}s are left (tokenizer.min_frequency is {least})")
+            name, minimum = source.token_name, settings.min_frequency
+            raise DataError(f"no {name}s are left (tokenizer.min_frequency is {minimum})")
         return cls(source, target, config)
 
     @property
@@ -443,7 +417,7 @@ class PairTokenizer:
         return self.target.encode(text, end=True)
 
     def to_files(self) -> dict[str, bytes]:
-        """The files of a run's tokenizer folder."""
+        """Return the files of a run's tokenizer folder."""
         ending = self.source.file_ending
         return {
             f"source.{ending}": self.source.to_bytes(), f"target.{ending}": self.target.to_bytes(),
@@ -462,9 +436,9 @@ class PairTokenizer:
         return cls(source, source if config.tokenizer.joint else read("target"), config)
 
     def size_notes(self, config: Config) -> list[str]:
-        """What to say when a vocabulary of pieces did not come out as large as it was asked for."""
-        asked = config.tokenizer.vocab_size
-        if config.tokenizer.kind != "bpe" or not asked:
+        """Explain each BPE vocabulary whose size is not tokenizer.vocab_size."""
+        vocab_size = config.tokenizer.vocab_size
+        if config.tokenizer.kind != "bpe" or not vocab_size:
             return []
         sides = {"both languages": self.source} if self.is_joint else {
             "the source": self.source, "the target": self.target,
@@ -472,10 +446,11 @@ class PairTokenizer:
         notes = []
         for name, side in sides.items():
             size = len(side) - len(SPECIALS)
-            if size < asked:
-                why = f"{name} has no more to merge"
-            else:
-                why = f"every character of {name} is in it"
-            if size != asked:
-                notes.append(f"tokenizer.vocab_size is {asked:,}, the vocabulary {size:,}: {why}")
+            if size != vocab_size:
+                if size < vocab_size:
+                    why = f"nothing is left to merge in {name}"
+                else:
+                    why = f"it has every character of {name}"
+                numbers = f"tokenizer.vocab_size is {vocab_size:,}, the vocabulary {size:,}"
+                notes.append(f"{numbers}: {why}")
         return notes

@@ -1,4 +1,4 @@
-"""Toy tasks whose sentences are made on the spot: copy letters, reverse digits, name digits."""
+"""Toy tasks whose sentences are generated: copy letters, reverse digits, name digits."""
 
 from collections.abc import Callable, Iterator
 from string import ascii_lowercase, digits
@@ -8,18 +8,18 @@ from numpy.random import RandomState
 
 
 class Task(NamedTuple):
-    """Sequences of symbols, and what becomes of them."""
+    """Random sequences of symbols, and how a target is made from one."""
 
     symbols: str
-    longest: int
-    alignment: Callable[[int], list[int]]  # by length, the source place of each target place
+    max_length: int
+    alignment: Callable[[int], list[int]]  # by length, the source index of each target index
     sizes: dict[str, int]
-    names: tuple[str, ...] = ()  # of the symbols in the target, where they are others
+    names: tuple[str, ...] = ()  # of the symbols in the target, if they differ
 
     def target(self, source: str) -> str:
         symbols = source.split(" ")
         names = dict(zip(self.symbols, self.names or self.symbols, strict=True))
-        return " ".join(names[symbols[place]] for place in self.alignment(len(symbols)))
+        return " ".join(names[symbols[index]] for index in self.alignment(len(symbols)))
 
 
 def in_order(length: int) -> list[int]:
@@ -32,7 +32,7 @@ def backwards(length: int) -> list[int]:
 
 def neighbours_swapped(length: int) -> list[int]:
     """5 -> [1, 0, 3, 2, 4]: the last of an odd number stays."""
-    return [min(place ^ 1, length - 1) for place in range(length)]
+    return [min(index ^ 1, length - 1) for index in range(length)]
 
 
 NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -47,27 +47,27 @@ TASKS = {
 
 
 def task_pairs(name: str, split: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a task's split, always the same ones; no source is in two splits."""
+    """Yield the pairs of a task's split, always the same ones; no source is in two splits."""
     task = TASKS[name]
     random = RandomState(1)  # its stream is frozen for good
     seen: set[str] = set()
-    for each, size in task.sizes.items():
+    for current_split, size in task.sizes.items():
         found = 0
         while found < size:
-            source = sequence(task, 1 + random.randint(task.longest), random)
+            source = sequence(task, 1 + random.randint(task.max_length), random)
             if source not in seen:
                 seen.add(source)
                 found += 1
-                if each == split:
+                if current_split == split:
                     yield source, task.target(source)
 
 
 def pairs_of_length(name: str, length: int, count: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of one length, which may be longer than any that the task trains on."""
+    """Return pairs of one length, which may exceed the task's max_length."""
     random = RandomState(seed)
     sources = [sequence(TASKS[name], length, random) for _ in range(count)]
     return [(source, TASKS[name].target(source)) for source in sources]
 
 
 def sequence(task: Task, length: int, random: RandomState) -> str:
-    return " ".join(task.symbols[place] for place in random.randint(len(task.symbols), size=length))
+    return " ".join(task.symbols[index] for index in random.randint(len(task.symbols), size=length))

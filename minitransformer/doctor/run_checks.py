@@ -6,7 +6,7 @@ from pathlib import Path
 from minitransformer.checkpoint import TrainerState, read_step
 from minitransformer.data.corpus import SPLITS
 from minitransformer.data.dataset import Dataset
-from minitransformer.data.filters import Report
+from minitransformer.data.filters import FilterReport
 from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
 from minitransformer.errors import CheckpointError
 from minitransformer.run import RunFolder
@@ -36,7 +36,7 @@ def corpus_findings(dataset: Dataset) -> list[Finding]:
                 Finding(
                     f"corpus, {name}",
                     OK if is_most else WARNING,
-                    measured + split.report.elsewhere,
+                    measured + split.report.set_aside,
                     "more is dropped than kept: see why below",
                 )
             )
@@ -53,7 +53,7 @@ def corpus_findings(dataset: Dataset) -> list[Finding]:
     return findings
 
 
-def defects(report: Report) -> list[Finding]:
+def defects(report: FilterReport) -> list[Finding]:
     return [
         Finding(
             f"corpus, {report.split}",
@@ -61,7 +61,7 @@ def defects(report: Report) -> list[Finding]:
             line,
             SERIOUS.get(defect, ""),
         )
-        for defect, line in zip(report.findings, report.lines(), strict=True)
+        for defect, line in zip(report.defects, report.lines(), strict=True)
     ]
 
 
