@@ -1,4 +1,4 @@
-"""Whatever stands in a corpus: every line is accounted for, and no pair is put together wrongly."""
+"""Whatever a corpus contains: every line is accounted for, and no pair is put together wrongly."""
 
 import io
 import json
@@ -40,8 +40,8 @@ def test_every_line_is_kept_or_counted_as_dropped(name, data, columns, tmp_path_
     lines = data.draw(st.lists(st.just(good.get(name, b"a")) | lines_of_rubbish, max_size=12))
     ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
     content = ending.join(lines) + data.draw(st.sampled_from([b"", ending]))
-    place = files_of(name, content, tmp_path_factory.getbasetemp())
-    source = find_sources(DataConfig(train=place, columns=columns))["train"]
+    path = files_of(name, content, tmp_path_factory.getbasetemp())
+    source = find_sources(DataConfig(train=path, columns=columns))["train"]
     rows = outcome(lambda: list(source.rows()), DataError)
     if isinstance(rows, DataError):
         return
@@ -52,7 +52,7 @@ def test_every_line_is_kept_or_counted_as_dropped(name, data, columns, tmp_path_
         assert all(1 <= number <= lines_there for number in numbers)
     else:
         assert numbers == list(range(1, lines_there + 1))
-    split = outcome(lambda: corpus_of(train=place, columns=columns).train, DataError)
+    split = outcome(lambda: corpus_of(train=path, columns=columns).train, DataError)
     if isinstance(split, DataError):
         return
     assert len(split) + split.report.dropped == len(rows)
@@ -76,8 +76,8 @@ PARQUET = [parquet_content("snappy"), parquet_content("none")]
 
 @given(content=st.sampled_from(PARQUET).flatmap(lambda whole: damaged(whole, 2)) | st.binary())
 def test_a_parquet_file_that_is_damaged_is_read_or_refused(content, tmp_path_factory):
-    place = files_of("parquet", content, tmp_path_factory.getbasetemp())
-    split = outcome(lambda: corpus_of(train=place).train, DataError)
+    path = files_of("parquet", content, tmp_path_factory.getbasetemp())
+    split = outcome(lambda: corpus_of(train=path).train, DataError)
     if isinstance(split, DataError):
         assert "\n" not in str(split)
     else:
@@ -85,7 +85,7 @@ def test_a_parquet_file_that_is_damaged_is_read_or_refused(content, tmp_path_fac
 
 
 def numbered(name: str, number: int) -> bytes:
-    """A good line that says on both sides where it stands."""
+    """A good line that contains its number on both sides."""
     source, target = f"s{number}", f"t{number}"
     return {
         "tsv": f"{source}\t{target}",
@@ -99,26 +99,26 @@ def numbered(name: str, number: int) -> bytes:
 @given(data=st.data())
 def test_rubbish_between_pairs_never_moves_one_side_against_the_other(name, data, tmp_path_factory):
     rubbish = st.none() | lines_of_rubbish
-    places = data.draw(st.lists(rubbish, min_size=1, max_size=25))  # None: a good line
+    drawn = data.draw(st.lists(rubbish, min_size=1, max_size=25))  # None: a good line
     header = {"csv": b"source,target\n"}.get(name, b"")
     first = 1 + header.count(b"\n")
     lines = [
         numbered(name, number) if line is None else line
-        for number, line in enumerate(places, start=first)
+        for number, line in enumerate(drawn, start=first)
     ]
     folder = tmp_path_factory.getbasetemp()
-    place = files_of(name, header + b"".join(line + b"\n" for line in lines), folder)
+    path = files_of(name, header + b"".join(line + b"\n" for line in lines), folder)
     if name == "aligned":
         others = [
             b"t%d" % number if line is None else data.draw(lines_of_rubbish)
-            for number, line in enumerate(places, start=first)
+            for number, line in enumerate(drawn, start=first)
         ]
         (folder / "any.es").write_bytes(b"".join(line + b"\n" for line in others))
-    good = {number for number, line in enumerate(places, start=first) if line is None}
-    split = outcome(lambda: corpus_of(train=place).train, DataError)
+    good = {number for number, line in enumerate(drawn, start=first) if line is None}
+    split = outcome(lambda: corpus_of(train=path).train, DataError)
     if isinstance(split, DataError):
         # A first line may tell that the file is packed or has other columns.
-        assert not good or places[0] is not None
+        assert not good or drawn[0] is not None
         return
     kept = dict(split.numbered())
     for number, pair in kept.items():
@@ -126,7 +126,7 @@ def test_rubbish_between_pairs_never_moves_one_side_against_the_other(name, data
             assert pair.target == f"t{match[1]}"
             assert number == int(match[1])
         assert not re.fullmatch(r"t\d+", pair.target) or pair.source == f"s{pair.target[1:]}"
-    if not (name == "csv" and any(b'"' in (line or b"") for line in places)):
+    if not (name == "csv" and any(b'"' in (line or b"") for line in drawn)):
         assert good <= kept.keys()
 
 
@@ -136,12 +136,12 @@ def test_aligned_files_of_other_lengths_are_never_paired(tmp_path_factory, first
     folder = tmp_path_factory.getbasetemp()
     (folder / "n.en").write_bytes(b"".join(b"s%d\n" % n for n in range(first)))
     (folder / "n.es").write_bytes(b"".join(b"t%d\n" % n for n in range(second)))
-    place = str(folder / "n.en"), str(folder / "n.es")
+    path = str(folder / "n.en"), str(folder / "n.es")
     if first == second > 0:
-        assert len(corpus_of(train=place).train) == first
+        assert len(corpus_of(train=path).train) == first
         return
     with pytest.raises(DataError) as caught:
-        corpus_of(train=place)
+        corpus_of(train=path)
     if first != second:
         assert f"n.en has {first} lines" in str(caught.value)
         assert f"n.es has {second}" in str(caught.value)

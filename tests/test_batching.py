@@ -22,7 +22,7 @@ def pairs_of(sizes) -> EncodedSplit:
     return EncodedSplit(sources.build(), targets.build())
 
 
-def places(order) -> list[list[int]]:
+def as_lists(order) -> list[list[int]]:
     return [batch.tolist() for batch in order]
 
 
@@ -33,9 +33,9 @@ def stream(sizes, seed=3, batch_tokens=40) -> BatchStream:
 @given(lengths, st.integers(1, 200), st.integers(0, 2**60), st.integers(0, 9))
 def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(sizes, tokens, seed, epoch):
     order = epoch_order(lengths_of(sizes), batch_tokens=tokens, seed=seed, epoch=epoch)
-    assert sorted(place for batch in order for place in batch) == list(range(len(sizes)))
+    assert sorted(index for batch in order for index in batch) == list(range(len(sizes)))
     for batch in order:
-        widest = max(max(sizes[place]) for place in batch)
+        widest = max(max(sizes[index]) for index in batch)
         assert len(batch) == 1 or len(batch) * widest <= tokens
 
 
@@ -44,13 +44,13 @@ def test_the_order_depends_on_seed_and_epoch_alone(sizes, seed):
     first, second = (
         epoch_order(lengths_of(sizes), batch_tokens=40, seed=seed, epoch=4) for _ in range(2)
     )
-    assert places(first) == places(second)
+    assert as_lists(first) == as_lists(second)
 
 
 def test_epochs_and_seeds_differ():
     sizes = [(3, 3)] * 40
     orders = {
-        str(places(epoch_order(lengths_of(sizes), batch_tokens=12, seed=seed, epoch=epoch)))
+        str(as_lists(epoch_order(lengths_of(sizes), batch_tokens=12, seed=seed, epoch=epoch)))
         for seed in (1, 2)
         for epoch in (0, 1, 2)
     }
@@ -61,11 +61,11 @@ def test_a_batch_holds_similar_lengths():
     sizes = [(length, length) for length in range(1, 21) for _ in range(8)]
     order = epoch_order(lengths_of(sizes), batch_tokens=100, seed=1, epoch=0)
     real = sum(2 * length for length, _ in sizes)
-    padded = sum(2 * len(batch) * max(sizes[place][0] for place in batch) for batch in order)
+    padded = sum(2 * len(batch) * max(sizes[index][0] for index in batch) for batch in order)
     assert real / padded > 0.9
 
 
-def test_the_decoder_input_is_the_target_one_place_later():
+def test_the_decoder_input_is_the_target_shifted_right():
     batch = make_batch([EncodedPair([5, 6], [7, 8, EOS_ID]), EncodedPair([5], [9, EOS_ID])], EOS_ID)
     assert batch.source.tolist() == [[5, 6], [5, PAD_ID]]
     assert batch.target_input.tolist() == [[EOS_ID, 7, 8], [EOS_ID, 9, PAD_ID]]
@@ -96,8 +96,8 @@ def test_a_stream_continues_from_a_saved_position_in_mid_epoch():
 @given(lengths)
 def test_a_stream_makes_the_batches_that_its_pairs_make(sizes):
     batches = stream(sizes)
-    for places in list(batches.order):
-        expected = make_batch([batches.pairs[place] for place in places.tolist()], EOS_ID)
+    for indices in list(batches.order):
+        expected = make_batch([batches.pairs[index] for index in indices.tolist()], EOS_ID)
         assert all(map(torch.equal, batches.next(), expected))
 
 
@@ -110,7 +110,7 @@ def test_processes_share_each_batch_out_without_a_row_lost_or_doubled(sizes, wor
         )
         for rank, processes in [(0, 1), *((rank, world_size) for rank in range(world_size))]
     )
-    for places in list(whole.order):
+    for indices in list(whole.order):
         batch = whole.next()
         parts = [stream.next() for stream in ranks]
         assert sum(part.num_target_tokens for part in parts) == batch.num_target_tokens
@@ -120,5 +120,5 @@ def test_processes_share_each_batch_out_without_a_row_lost_or_doubled(sizes, wor
             for source, target in zip(part.source, part.target_output, strict=True)
             if (target != PAD_ID).any()
         ]
-        assert sorted(rows) == sorted(pairs[place] for place in places.tolist())
+        assert sorted(rows) == sorted(pairs[index] for index in indices.tolist())
         assert {stream.index for stream in ranks} == {whole.index}

@@ -1,5 +1,8 @@
+import os
 import random
 import re
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from minitransformer.data.corpus import Pair
 from minitransformer.errors import DataError
 from tests.corpus_files import corpus_of, counts, train_split, write, write_aligned
+from tests.processes import ROOT
 
 
 def test_every_line_is_kept_or_dropped_for_a_stated_reason(tmp_path):
@@ -72,7 +76,7 @@ def test_damaged_rows_are_left_out(content, defect, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.tsv", "rows.csv"])
-def test_a_header_that_stands_there_again_is_no_pair(name, tmp_path):
+def test_a_repeated_header_is_no_pair(name, tmp_path):
     separator = "," if name.endswith("csv") else "\t"
     rows = [("en", "es"), ("a", "b"), ("en", "es"), ("c", "d")]
     content = "".join(f"{separator.join(row)}\n" for row in rows).encode()
@@ -151,12 +155,12 @@ def test_sources_that_are_held_out_too_are_counted_or_left_out_of_training(tmp_p
     (tmp_path / "train.tsv").write_bytes(b"a\t1\nb\t2\nc\t3\nd\t4\n")
     (tmp_path / "valid.tsv").write_bytes(b"b\tother\ne\t5\n")
     (tmp_path / "test.tsv").write_bytes(b"d\t4\ne\t5\nf\t6\n")
-    places = {name: str(tmp_path / f"{name}.tsv") for name in ("valid", "test")}
-    kept = corpus_of(train=str(tmp_path / "train.tsv"), **places)
+    held_out = {name: str(tmp_path / f"{name}.tsv") for name in ("valid", "test")}
+    kept = corpus_of(train=str(tmp_path / "train.tsv"), **held_out)
     assert [len(split) for split in kept.splits.values()] == [4, 2, 3]
     assert counts(kept.train) == {"overlap": (2, 2)}
     assert counts(kept.splits["valid"]) == {"overlap": (1, 2)}
-    strict = corpus_of(train=str(tmp_path / "train.tsv"), filters={"overlap": "skip"}, **places)
+    strict = corpus_of(train=str(tmp_path / "train.tsv"), filters={"overlap": "skip"}, **held_out)
     assert [pair.source for pair in strict.train] == ["a", "c"]
     assert [pair.source for pair in strict.splits["valid"]] == ["b"]
     assert len(strict.splits["test"]) == 3  # what is published stays as it is
@@ -210,7 +214,7 @@ def sentence(random: numpy.random.RandomState) -> Pair:
 
 @pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("missing", [[0], [150], [321, 400], [499]])
-def test_aligned_files_of_different_lengths_name_both_counts_and_the_place(
+def test_aligned_files_of_different_lengths_name_both_counts_and_the_line(
     missing, is_sorted, tmp_path
 ):
     random = numpy.random.RandomState(1)
@@ -219,8 +223,8 @@ def test_aligned_files_of_different_lengths_name_both_counts_and_the_place(
         pairs.sort(key=lambda pair: len(pair.source))
     source, target = write_aligned(pairs, tmp_path)
     lines = (tmp_path / "pairs.es").read_text().splitlines()
-    for place in reversed(missing):
-        del lines[place]
+    for index in reversed(missing):
+        del lines[index]
     (tmp_path / "pairs.es").write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError) as caught:
         corpus_of(train=(source, target))
@@ -249,3 +253,29 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):
     (tmp_path / "pairs.tsv").write_bytes(b"a\tb\n")
     with pytest.raises(DataError, match="was changed while it was read"):
         list(split)
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import minitransformer.translator", {"tokenizer", "batching"}),
+        (
+            "import minitransformer.training.trainer; "
+            "from minitransformer.settings import Config, DataConfig; "
+            "from minitransformer.data.dataset import prepare_dataset; "
+            "prepare_dataset(Config(data=DataConfig(train='pairs.tsv', cache='')))",
+            {"readers", "corpus", "filters", "tokenizer", "dataset", "batching"},
+        ),
+    ],
+    ids=["translating", "training on a tsv file"],
+)
+def test_no_module_of_data_is_loaded_before_it_is_needed(code, modules, tmp_path):
+    write(b"a\tb\n", tmp_path)
+    code += "; import sys; print(*sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    prefix = "minitransformer.data."
+    loaded = {name for name in result.stdout.split() if name.startswith(prefix)}
+    assert loaded == {prefix + module for module in modules}

@@ -38,9 +38,9 @@ def thousand_pairs() -> list[Pair]:
     ]
 
 
-def batches(place, kind: str) -> list[torch.Tensor]:
+def batches(path, kind: str) -> list[torch.Tensor]:
     config = Config(
-        data=DataConfig(train=place, cache=""),
+        data=DataConfig(train=path, cache=""),
         tokenizer=TokenizerConfig(kind=kind, joint=kind == "bpe", vocab_size=500),
     )
     dataset = prepare_dataset(config)
@@ -136,8 +136,8 @@ def test_a_parquet_column_may_lie_inside_another_or_have_a_dot_in_its_name(tmp_p
         assert list(corpus_of(train=str(tmp_path / "a.parquet"), columns=columns).train) == [pair]
 
 
-@pytest.mark.parametrize("place", ["a.parquet", "data/train-00000-of-00001.parquet"])
-def test_a_parquet_value_that_cannot_be_read_costs_its_own_row_alone(place, tmp_path):
+@pytest.mark.parametrize("name", ["a.parquet", "data/train-00000-of-00001.parquet"])
+def test_a_parquet_value_that_cannot_be_read_costs_its_own_row_alone(name, tmp_path):
     import pyarrow
     import pyarrow.parquet
 
@@ -145,12 +145,12 @@ def test_a_parquet_value_that_cannot_be_read_costs_its_own_row_alone(place, tmp_
     damaged = pyarrow.Array.from_buffers(
         pyarrow.string(), 4, [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"a\xffbc")]
     )
-    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     inner = pyarrow.StructArray.from_arrays([damaged, pyarrow.array(list("wxyz"))], ["en", "es"])
     moments = pyarrow.array([2**50] * 4, pyarrow.timestamp("s"))  # beyond the year 9999
     table = pyarrow.table({"source": damaged, "target": list("wxyz"), "t": inner, "when": moments})
-    pyarrow.parquet.write_table(table, tmp_path / place)
-    source = str(tmp_path / place if place == "a.parquet" else tmp_path / "data")
+    pyarrow.parquet.write_table(table, tmp_path / name)
+    source = str(tmp_path / name if name == "a.parquet" else tmp_path / "data")
     for columns in (("source", "target"), ("t.en", "t.es")):
         split = corpus_of(train=source, columns=columns).train
         assert list(split) == [Pair("a", "w"), Pair("b", "y"), Pair("c", "z")]

@@ -40,7 +40,7 @@ def test_no_source_is_in_two_splits(name):
 
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("length", [1, 2, 5, 10])
-def test_an_alignment_takes_every_source_place_once(name, length):
+def test_an_alignment_takes_every_source_index_once(name, length):
     assert sorted(TASKS[name].alignment(length)) == list(range(length))
 
 

@@ -90,15 +90,15 @@ def test_it_is_encoded_again_when_the_file_changed(large, tmp_path):
 def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
     write(tmp_path)
     expected = ids_of(prepare_dataset(config_for(tmp_path)))
-    (place,) = (tmp_path / "cache").iterdir()
-    content = bytearray((place / name).read_bytes())
+    (copy,) = (tmp_path / "cache").iterdir()
+    content = bytearray((copy / name).read_bytes())
     if damage == "delete":
-        (place / name).unlink()
+        (copy / name).unlink()
     elif damage == "cut":
-        (place / name).write_bytes(content[:-3])
+        (copy / name).write_bytes(content[:-3])
     else:
         content[-3] ^= 1
-        (place / name).write_bytes(content)
+        (copy / name).write_bytes(content)
     again = prepare_dataset(config_for(tmp_path))
     assert "is kept for next time" in again.notes[0]
     assert ids_of(again) == expected
@@ -242,7 +242,7 @@ def test_an_id_takes_no_more_bytes_than_its_vocabulary_needs(size, width):
     builder.add([7])
     sentences = builder.build()
     assert sentences.ids.itemsize == width
-    assert [sentences.sentence(place) for place in range(2)] == [[size - 1, 5], [7]]
+    assert [sentences.sentence(index) for index in range(2)] == [[size - 1, 5], [7]]
     assert sentences.lengths().tolist() == [2, 1]
 
 

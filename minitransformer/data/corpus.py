@@ -38,7 +38,7 @@ READERS = {
 }  # fmt: skip
 ENDINGS = (*READERS, ".parquet")
 OTHER_ENDINGS = (".json", ".gz", ".zip", ".xlsx")  # not read, but a file's and no hub name's
-WHERE_FROM = "; where a shipped config's data come from, its first lines say"
+WHERE_FROM = "; the first lines of a shipped config say where its data come from"
 CHARACTERS_PER_TOKEN = 100  # no token of ordinary text is as long
 Mask = NDArray[numpy.bool_]
 Hashes = NDArray[numpy.uint64]
@@ -112,7 +112,7 @@ def find_sources(config: DataConfig) -> dict[str, Source]:
     if isinstance(train, tuple) or expand_path(train).is_file():
         sources = {"train": file_source(train, columns)}
     else:
-        from minitransformer.data.toy_tasks import TASKS  # files need none
+        from minitransformer.data.toy_tasks import TASKS  # only names that are no files need it
 
         folder = expand_path(train)
         if train in shipped_corpora():
@@ -158,7 +158,7 @@ def file_source(files: Place, columns: Columns, key: str = "train") -> Source:
     if ending == ".json":
         raise DataError(f"{path}: write one JSON object a line, and name the file .jsonl")
     if ending == ".parquet":
-        from minitransformer.data.hub import parquet_rows  # text files need none
+        from minitransformer.data.hub import parquet_rows  # text files do not need it
 
         read, unit = parquet_rows, "row"
     else:
@@ -181,7 +181,7 @@ def shipped_sources(corpus: str, columns: Columns) -> dict[str, Source]:
 
 
 def task_source(task: str, split: str) -> Source:
-    from minitransformer.data.toy_tasks import task_pairs  # files need none
+    from minitransformer.data.toy_tasks import task_pairs  # files do not need it
 
     def rows() -> Iterator[Row]:
         for number, pair in enumerate(task_pairs(task, split), start=1):
@@ -205,7 +205,7 @@ def split_files(folder: Path) -> dict[str, Path]:
 
 def dataset_sources(name: str, config: DataConfig) -> dict[str, Source]:
     """Return the splits of a folder or a hub data set; data.valid and data.test may name others."""
-    from minitransformer.data.hub import dataset_rows, load_splits  # files need none
+    from minitransformer.data.hub import dataset_rows, load_splits  # files do not need it
 
     def source_of(dataset: Any, title: str) -> Source:
         return Source(
@@ -339,12 +339,12 @@ def split_off(whole: HashedSplit, sizes: dict[str, int]) -> dict[str, HashedSpli
     """Split one source by seed; a sentence and all of its translations stay together."""
     # Whole sentences in the order of their hashes, as many as fit.
     distinct, inverse, counts = numpy.unique(whole.sources, return_inverse=True, return_counts=True)
-    num_pairs = numpy.cumsum(counts)
+    cumulative = numpy.cumsum(counts)
     begin = 0
     masks = {}
     for name, size in sizes.items():
-        taken = num_pairs[begin - 1] if begin else 0
-        end = int(numpy.searchsorted(num_pairs, taken + size, "right"))
+        taken = cumulative[begin - 1] if begin else 0
+        end = int(numpy.searchsorted(cumulative, taken + size, "right"))
         end = max(end, begin + 1)  # at least one sentence, however many translations it has
         masks[name], begin = (inverse >= begin) & (inverse < end), end
     if begin >= len(distinct):

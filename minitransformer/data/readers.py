@@ -63,13 +63,7 @@ def read_tsv(path: Path, columns: Columns) -> Iterator[Row]:
             elif set(columns) <= set(fields) or columns != DEFAULT_COLUMNS:
                 indices = [column_index(name, fields, path) for name in columns]
                 width = len(fields)
-        if not any(fields):
-            yield Row(number, "", "")
-        elif len(fields) != (width or len(fields)) or max(indices) >= len(fields):
-            problem = wrong_width(number, len(fields), width or max(indices) + 1)
-            yield Row(number, "", "", problem)
-        else:
-            yield Row(number, *(fields[index] for index in indices))
+        yield select_columns(number, fields, indices, width)
 
 
 def column_index(column: object, names: list[str], where: object) -> int:
@@ -83,14 +77,19 @@ def column_index(column: object, names: list[str], where: object) -> int:
     )
 
 
-def wrong_width(number: int, count: int, width: int) -> str:
-    """Describe a row with `count` columns where `width` are expected."""
-    problem = f"{count} column{'s' * (count != 1)} instead of {width}"
-    if count > width == 2:
-        return f"{problem}; choose two of them with data.columns, such as [1, 2]"
-    if number == count == 1:
-        return f"{problem}; of two aligned files, name both: [a.en, a.es]"
-    return problem
+def select_columns(number: int, fields: list[str], indices: list[int], width: int | None) -> Row:
+    """Return two fields of a row; `width` None allows more columns than those."""
+    count, least = len(fields), max(indices) + 1
+    if not any(fields):
+        return Row(number, "", "")
+    if count >= least and count == (width or count):
+        return Row(number, *(fields[index] for index in indices))
+    problem = f"{count} column{'s' * (count != 1)} instead of {width or least}"
+    if count > (width or least) == 2:
+        problem += "; choose two of them with data.columns, such as [1, 2]"
+    elif number == count == 1:
+        problem += "; of two aligned files, name both: [a.en, a.es]"
+    return Row(number, "", "", problem)
 
 
 def read_csv(path: Path, columns: Columns) -> Iterator[Row]:
@@ -101,9 +100,9 @@ def read_csv(path: Path, columns: Columns) -> Iterator[Row]:
     lines = RereadableLines(path)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     indices: list[int] | None = None
-    width = 0  # unknown before the first row
     if isinstance(columns[0], int):
         indices = [int(column) - 1 for column in columns]
+    width = 0  # unknown before the first row
     while True:
         lines.of_row.clear()
         number = lines.number + 1
@@ -120,15 +119,11 @@ def read_csv(path: Path, columns: Columns) -> Iterator[Row]:
             continue
         if not any(fields):
             yield Row(number, "", "")
-            continue
-        if indices is None:
+        elif indices is None:
             indices, width = [column_index(name, fields, path) for name in columns], len(fields)
-            continue
-        width = width or max(len(fields), max(indices) + 1)
-        if len(fields) != width:
-            yield Row(number, "", "", wrong_width(number, len(fields), width))
         else:
-            yield Row(number, *(fields[index] for index in indices))
+            width = width or max(len(fields), max(indices) + 1)
+            yield select_columns(number, fields, indices, width)
 
 
 class RereadableLines:
@@ -165,8 +160,8 @@ def read_jsonl(path: Path, columns: Columns) -> Iterator[Row]:
             data = json.loads(line)
         except (ValueError, RecursionError):
             yield Row(number, "", "", "not a JSON object")
-            continue
-        yield to_row(number, data)
+        else:
+            yield to_row(number, data)
 
 
 def object_reader(columns: Columns, where: object) -> Callable[[int, object], Row]:

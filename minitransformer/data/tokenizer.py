@@ -137,16 +137,13 @@ class WordTokenizer(BaseTokenizer):
         self,
         split: Callable[[str], list[str]],
         counts: Counter[str],
-        *,
         min_frequency: int = 1,
         max_size: int | None = None,
     ) -> None:
         from torchtext.vocab import Vocab  # only words need torchtext
 
         self.split = split
-        self.vocabulary: Any = Vocab(
-            counts, max_size=max_size, min_freq=min_frequency, specials=list(SPECIALS)
-        )
+        self.vocabulary: Any = Vocab(counts, max_size, min_frequency, specials=list(SPECIALS))
         super().__init__(self.vocabulary.itos)
 
     @classmethod
@@ -156,12 +153,7 @@ class WordTokenizer(BaseTokenizer):
         counts: Counter[str] = Counter()
         for text in texts:
             counts.update(split(normalize(text)))
-        return cls(
-            split,
-            counts,
-            min_frequency=config.min_frequency,
-            max_size=config.vocab_size or None,
-        )
+        return cls(split, counts, config.min_frequency, config.vocab_size or None)
 
     def encode(self, text: str, *, end: bool) -> Encoded:
         """Return a text's tokens and ids; `end` appends <EOS>."""
@@ -253,12 +245,9 @@ class BpeTokenizer(BaseTokenizer):
         super().__init__(sorted(vocabulary, key=lambda token: vocabulary[token]))
         # The engine does not learn of special tokens, so text never becomes one.
         self.engine = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token=UNK))
-        self.engine.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
-                pre_tokenizers.Punctuation("isolated"),
-            ]
-        )
+        spaces = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+        punctuation = pre_tokenizers.Punctuation("isolated")
+        self.engine.pre_tokenizer = pre_tokenizers.Sequence([spaces, punctuation])
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "BpeTokenizer":
@@ -418,10 +407,8 @@ class PairTokenizer:
 
     def to_files(self) -> dict[str, bytes]:
         """Return the files of a run's tokenizer folder."""
-        ending = self.source.file_ending
-        return {
-            f"source.{ending}": self.source.to_bytes(), f"target.{ending}": self.target.to_bytes(),
-        }  # fmt: skip
+        sides = {"source": self.source, "target": self.target}
+        return {f"{name}.{side.file_ending}": side.to_bytes() for name, side in sides.items()}
 
     @classmethod
     def from_folder(cls, folder: Path, config: Config) -> "PairTokenizer":
@@ -440,9 +427,9 @@ class PairTokenizer:
         vocab_size = config.tokenizer.vocab_size
         if config.tokenizer.kind != "bpe" or not vocab_size:
             return []
-        sides = {"both languages": self.source} if self.is_joint else {
-            "the source": self.source, "the target": self.target,
-        }  # fmt: skip
+        sides = {"the source": self.source, "the target": self.target}
+        if self.is_joint:
+            sides = {"both languages": self.source}
         notes = []
         for name, side in sides.items():
             size = len(side) - len(SPECIALS)
