@@ -30,16 +30,16 @@ NotNegative = Annotated[float, Range(0, 1e12)]
 Share = Annotated[float, Range(0, 1, below=True)]
 
 
-Place = str | tuple[str, ...]  # a name, or the two files of an aligned pair
+CorpusPath = str | tuple[str, ...]  # a name, or the two files of an aligned pair
 DropOrStop = Literal["skip", "error"]  # for what cannot be trained on
 Policy = Literal["keep", "skip", "error"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    train: Place = ""
-    valid: Place = ""
-    test: Place = ""
+    train: CorpusPath = ""
+    valid: CorpusPath = ""
+    test: CorpusPath = ""
     columns: tuple[str | int, ...] = ("source", "target")
     subset: str = ""
     split_valid: CountOrNone = 0

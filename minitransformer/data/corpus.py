@@ -25,7 +25,7 @@ from minitransformer.data.readers import (
 )
 from minitransformer.data.tokenizer import normalize
 from minitransformer.errors import DataError
-from minitransformer.settings import Config, DataConfig, Place
+from minitransformer.settings import Config, CorpusPath, DataConfig
 from minitransformer.storage import file_checksum
 
 SPLITS: tuple[str, ...] = ("train", "valid", "test")
@@ -141,7 +141,7 @@ def expand_path(name: str) -> Path:
     return Path(os.path.expanduser(name))  # Path.expanduser raises without a home folder
 
 
-def file_source(files: Place, columns: Columns, key: str = "train") -> Source:
+def file_source(files: CorpusPath, columns: Columns, key: str = "train") -> Source:
     """Return two aligned files, or one read by its ending; `key` is the setting that names them."""
     paths = [expand_path(name) for name in (files if isinstance(files, tuple) else (files,))]
     for path in paths:
