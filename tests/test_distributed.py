@@ -288,7 +288,7 @@ def test_a_first_process_that_never_comes_is_told_within_the_timeout(tmp_path):
     process = start_alone(1, free_port(), tmp_path, "training.join_timeout=2")
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert err.startswith("error: the processes cannot meet at 127.0.0.1:")
+    assert err.startswith("error: the processes cannot connect at 127.0.0.1:")
     assert err.count("\n") == 1
 
 
@@ -325,7 +325,7 @@ def test_a_busy_port_is_named(tmp_path):
         _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err == (
-        f"error: the processes cannot meet at 127.0.0.1:{port}: the port is taken; "
+        f"error: the processes cannot connect at 127.0.0.1:{port}: the port is taken; "
         "choose another MASTER_PORT\n"
     )
 
@@ -333,9 +333,9 @@ def test_a_busy_port_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"RANK": "x"}, "RANK: a launcher sets it to a number, got 'x'"),
-        ({"RANK": "2"}, "RANK is 2, of WORLD_SIZE 2"),
-        ({"MASTER_PORT": "abc"}, "MASTER_PORT: a launcher sets it to a number, got 'abc'"),
+        ({"RANK": "x"}, "variable RANK must be a number, got 'x'"),
+        ({"RANK": "2"}, "RANK must be less than WORLD_SIZE, which is 2, got 2"),
+        ({"MASTER_PORT": "abc"}, "variable MASTER_PORT must be a number, got 'abc'"),
     ],
 )
 def test_what_a_launcher_says_is_checked(monkeypatch, change, words):
@@ -416,7 +416,7 @@ def meet_after(seconds: float, attempt: int, rank: int, port: int) -> None:
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": "2"}
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
     time.sleep(seconds)
-    as_rank(rank, 2, port, Ranks.totals, (1.0,))
+    as_rank(rank, 2, port, Ranks.all_reduce_sum, (1.0,))
 
 
 @pytest.mark.slow

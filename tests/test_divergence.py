@@ -1,4 +1,4 @@
-"""Numbers that stop being numbers: named by step, rate, part and pair, kept, and never saved."""
+"""NaN and Inf in training: located by step, rate, part and pair, reported, never saved."""
 
 import json
 import math
@@ -14,11 +14,11 @@ from minitransformer.errors import CheckpointError, DivergedError
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.recurrent import Recurrence
 from minitransformer.storage import json_with_checksum
-from minitransformer.training import divergence as incident
+from minitransformer.training import divergence
 from minitransformer.training.divergence import (
+    bisect_rows,
     locate_nonfinite,
     read_nonfinite_report,
-    smallest_part,
 )
 from tests.processes import run
 from tests.small_runs import same_bits, trainer_for, weights
@@ -33,7 +33,7 @@ def poison_word(trainer, word: str) -> None:
         trainer.model.encoder.embedding.weight[trainer.tokenizer.source.ids[word]] = 1e25
 
 
-def step_until_trouble(trainer) -> str:
+def step_until_diverged(trainer) -> str:
     def fifty_steps():
         for _ in range(50):
             trainer.step()
@@ -58,7 +58,7 @@ def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_
     before = []
     take_step = trainer.optimizer.step
     trainer.optimizer.step = lambda rate: (take_step(rate), before.append(weights(trainer)))
-    message = step_until_trouble(trainer)
+    message = step_until_diverged(trainer)
     step = trainer.state.step + 1
     assert same_bits(weights(trainer), before[-1])
     assert f"the gradient of step {step} is nan (loss nan, learning rate 0.0" in message
@@ -77,26 +77,26 @@ def test_a_batch_that_cannot_be_kept_is_told_all_the_same(tmp_path, monkeypatch)
     trainer.step()
     trainer.save()
     poison_word(trainer, "car")
-    monkeypatch.setattr(incident, "replace_folder", full)
-    message = step_until_trouble(trainer)
-    assert "Checkpoints are as they were. " in message
-    assert message.endswith("again with --fresh (its batch is not kept: No space left on device)")
+    monkeypatch.setattr(divergence, "replace_folder", full)
+    message = step_until_diverged(trainer)
+    assert "Checkpoints are unchanged. " in message
+    assert message.endswith(
+        "again with --fresh (its batch could not be saved: No space left on device)"
+    )
 
 
-def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
+def test_the_batch_is_kept_and_gives_the_same_nan_again(tmp_path):
     trainer = trainer_for(tmp_path / "run")  # dropout on
     poison_word(trainer, "car")
-    message = step_until_trouble(trainer)
+    message = step_until_diverged(trainer)
     folder = tmp_path / "run" / "diverged" / f"step-{trainer.state.step + 1:06d}"
     assert f"python -m minitransformer.doctor --replay {folder}" in message
-    kept_incident = read_nonfinite_report(folder)
+    report = read_nonfinite_report(folder)
     kept = read_tensors(folder / "model.safetensors")
     assert same_bits(kept, weights(trainer))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
-    again = locate_nonfinite(
-        training_loss, kept_incident.batch(), seed=kept_incident.seed, scale=kept_incident.scale
-    )
-    assert (again.part, tuple(again.rows)) == (kept_incident.part, kept_incident.rows)
+    again = locate_nonfinite(training_loss, report.batch(), seed=report.seed, scale=report.scale)
+    assert (again.part, tuple(again.rows)) == (report.part, report.rows)
     assert not any(parameter.grad is not None for parameter in trainer.model.parameters())
 
 
@@ -114,20 +114,20 @@ def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path,
 
     trainer.model.encoder.embedding.weight.register_hook(explode)
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
-    trouble = locate_nonfinite(training_loss, batch, seed=7, scale=0.1)
-    assert (trouble.part, trouble.rows) == ("the gradient of encoder.embedding.weight", [0])
-    assert len(trouble.stages) > 10
-    assert all(stage.largest < 1e3 for stage in trouble.stages)
+    nonfinite = locate_nonfinite(training_loss, batch, seed=7, scale=0.1)
+    assert (nonfinite.part, nonfinite.rows) == ("the gradient of encoder.embedding.weight", [0])
+    assert len(nonfinite.maxima) > 10
+    assert all(maximum.value < 1e3 for maximum in nonfinite.maxima)
 
 
 def test_weights_that_are_no_numbers_are_named_themselves(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     with torch.no_grad():
         trainer.model.head.bias[5] = torch.inf
-    assert "it begins in the weights head.bias, with " in step_until_trouble(trainer)
+    assert "it begins in the weights head.bias, with " in step_until_diverged(trainer)
 
 
-def test_a_healthy_batch_has_no_trouble(tmp_path):
+def test_a_healthy_batch_is_finite(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     assert locate_nonfinite(training_loss, trainer.stream.next(), seed=1, scale=0.1) is None
@@ -135,7 +135,7 @@ def test_a_healthy_batch_has_no_trouble(tmp_path):
 
 @pytest.mark.parametrize("bad", [[3], [0, 7], list(range(9)), []])
 def test_rows_are_halved_for_as_long_as_a_half_is_bad(bad):
-    found = smallest_part(list(range(9)), lambda rows: bool(set(bad) & set(rows)))
+    found = bisect_rows(list(range(9)), lambda rows: bool(set(bad) & set(rows)))
     assert len(found) == 1 if bad else found == list(range(9))
     assert not bad or found[0] in bad
 
@@ -196,7 +196,7 @@ def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
 def test_the_doctor_plays_it_again(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
-    step_until_trouble(trainer)
+    step_until_diverged(trainer)
     (folder,) = (tmp_path / "run/diverged").iterdir()
     told = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
     assert (told.code, told.err) == (0, "")
@@ -225,7 +225,7 @@ def test_a_recurrent_model_names_its_own_parts_and_is_played_again(tmp_path, cap
     )
     with torch.no_grad():
         trainer.model.decoder.attention.key.weight.fill_(1e38)
-    message = step_until_trouble(trainer)
+    message = step_until_diverged(trainer)
     assert "it begins in decoder.attention.scores, with " in message
     (folder,) = (tmp_path / "run/diverged").iterdir()
     assert replay(folder) == 0
@@ -258,11 +258,11 @@ def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell,
     spoil_second_word(trainer.model.encoder.layers[0].get_submodule(way))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     batch = trainer.stream.next()
-    trouble = locate_nonfinite(training_loss, batch, seed=1, scale=0.1)
-    assert trouble.part == trouble.stages[-1].name == f"encoder.layers.0.{way}.candidate"
-    assert all(math.isfinite(stage.largest) for stage in trouble.stages[:-1])
+    nonfinite = locate_nonfinite(training_loss, batch, seed=1, scale=0.1)
+    assert nonfinite.part == nonfinite.maxima[-1].name == f"encoder.layers.0.{way}.candidate"
+    assert all(math.isfinite(maximum.value) for maximum in nonfinite.maxima[:-1])
     several = (batch.source != PAD_ID).sum(dim=1) > 1
-    assert trouble.rows == several.nonzero().flatten().tolist()
+    assert nonfinite.rows == several.nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell,
 def test_a_kept_batch_of_a_stranger_is_not_believed(tmp_path, change):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
-    step_until_trouble(trainer)
+    step_until_diverged(trainer)
     (folder,) = (tmp_path / "run/diverged").iterdir()
     content = json.loads((folder / "batch.json").read_text())["content"]
     (folder / "batch.json").write_bytes(json_with_checksum(content | change))

@@ -125,6 +125,6 @@ def test_a_signal_before_the_first_step_says_that_nothing_was_saved(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
-    assert trainer.run() == 130
+    assert trainer.fit() == 130
     assert not trainer.run_folder.has_started
-    assert trainer_for(tmp_path / "run").run() == 0
+    assert trainer_for(tmp_path / "run").fit() == 0

@@ -1,5 +1,6 @@
-"""The optimizer is torch's, without what torch's class brings along."""
+"""The optimizer is torch's, without what torch's class imports; the learning-rate schedule."""
 
+import math
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from minitransformer.settings import TrainingConfig
-from minitransformer.training.optimizer import AdamW
+from minitransformer.training.optimizer import AdamW, learning_rate
 from tests.processes import ROOT
 
 
@@ -38,9 +39,9 @@ def test_every_bit_is_that_of_torch(stops_after):
         reference.step()
         reference.zero_grad()
         if step == stops_after:
-            memory = {name: value.clone() for name, value in optimizer.state.items()}
+            state = {name: value.clone() for name, value in optimizer.state.items()}
             optimizer = AdamW(ours, config)
-            optimizer.load(memory)
+            optimizer.load(state)
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             assert torch.equal(mine, other)
             assert mine.grad is None
@@ -68,3 +69,31 @@ def test_training_does_not_load_the_compiler_of_torch(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines()[-1] == "0 False"
+
+
+def rate(step: int, schedule: str, warmup_steps: int = 10, total_steps: int = 100) -> float:
+    config = TrainingConfig(
+        schedule=schedule, learning_rate=0.5, warmup_steps=warmup_steps, steps=total_steps
+    )
+    return learning_rate(step, config)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine"])
+def test_the_rate_rises_linearly_to_its_peak(schedule):
+    assert [rate(step, schedule) for step in (1, 5, 10)] == pytest.approx([0.05, 0.25, 0.5])
+
+
+def test_constant_stays_at_the_peak_from_the_first_step():
+    assert [rate(step, "constant", warmup_steps=0) for step in (1, 50, 1000)] == [0.5] * 3
+
+
+def test_inverse_square_root_halves_when_the_step_is_four_times_the_warmup():
+    assert rate(40, "inverse_sqrt") == pytest.approx(0.25)
+    assert rate(90, "inverse_sqrt") == pytest.approx(0.5 / 3)
+
+
+def test_cosine_ends_at_zero_and_passes_half_in_the_middle():
+    assert rate(55, "cosine") == pytest.approx(0.25)
+    assert rate(100, "cosine") == pytest.approx(0)
+    assert rate(32, "cosine") == pytest.approx(0.25 * (1 + math.cos(math.pi * 22 / 90)))
+    assert rate(1, "cosine", warmup_steps=0) < 0.5

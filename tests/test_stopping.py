@@ -56,9 +56,8 @@ def unexpected(err: str) -> list[str]:
 
 
 def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path):
-    loading, batch, evaluation = (
-        (RESUME, "prepare_dataset"), (TRAINER, "learning_rate"), (TRAINER, "evaluate_splits"),
-    )  # fmt: skip
+    loading, batch = (RESUME, "prepare_dataset"), (TRAINER, "learning_rate")
+    evaluation = (TRAINER, "Trainer.evaluate_splits")
     save = whole.call_index("write", "step-000006.part/model.safetensors")
     cases: list[tuple[Sabotage, set[int]]] = [
         (signal_at_call(SIGINT, *loading), {130}),
@@ -105,7 +104,7 @@ def test_a_signal_to_two_processes_loses_nothing(tmp_path):
         (Fault("SIGTERM", save), {143}),
         (Fault("SIGINT twice", save), {-SIGINT}),
         (signal_at_call(SIGINT, RESUME, "prepare_dataset"), {-SIGINT}),  # nothing to save
-        (signal_at_call(SIGTERM, TRAINER, "evaluate_splits"), {143}),
+        (signal_at_call(SIGTERM, TRAINER, "Trainer.evaluate_splits"), {143}),
     ]
     side_by_side(
         (

@@ -51,8 +51,8 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
          "recurrent: 1+1 layers of GRU, 64 wide, attention dot, position none"),
         (["kind=recurrent", "cell=lstm", "bidirectional=true", "attention=multiplicative",
           "output_projection=true"],
-         "recurrent: 1+1 layers of LSTM, both ways, 64 wide, attention multiplicative with W_O, "
-         "position sinusoidal"),
+         "recurrent: 1+1 layers of LSTM, bidirectional, 64 wide, attention multiplicative with "
+         "W_O, position sinusoidal"),
     ],
 )  # fmt: skip
 def test_the_plan_says_what_the_model_is_built_of(changes, line):

@@ -37,7 +37,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
         for name, seed in (("first", 5), ("second", 5), ("other", 6))
     )
     for trainer in (first, second, other):
-        assert trainer.run() == 0
+        assert trainer.fit() == 0
     assert same_bits(weights(first), weights(second))
     assert not same_bits(weights(first), weights(other))
     assert without_clock(first.run_folder.metrics) == without_clock(second.run_folder.metrics)
@@ -51,7 +51,7 @@ def wholes(tmp_path_factory):
         for kind, changes in KINDS.items()
     }
     for trainer in trainers.values():
-        trainer.run()
+        trainer.fit()
     return trainers
 
 
@@ -71,7 +71,7 @@ def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, wholes
     torch.manual_seed(999)
     second = trainer_for(tmp_path / "parts", *KINDS[kind])
     assert second.state.step == stop_at
-    second.run()
+    second.fit()
     assert same_bits(weights(whole), weights(second))
     assert without_clock(whole.run_folder.metrics) == without_clock(second.run_folder.metrics)
     states = [dataclasses.asdict(trainer.state) for trainer in (whole, second)]
@@ -82,7 +82,7 @@ def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, wholes
 
 def test_metrics_written_after_the_last_checkpoint_are_cut_off(tmp_path):
     trainer = trainer_for(tmp_path / "run")
-    trainer.run()
+    trainer.fit()
     kept = trainer.run_folder.metrics.read_bytes()
     with trainer.run_folder.metrics.open("ab") as file:
         file.write(b'{"step": 99, half a li')
@@ -192,7 +192,7 @@ def test_watchers_are_told_of_everything_in_order(tmp_path):
             self.entries.append(f"end {exit_code}")
 
     diary = Diary()
-    trainer_for(tmp_path / "run", callbacks=[diary]).run()
+    trainer_for(tmp_path / "run", callbacks=[diary]).fit()
     scores = "evaluation train+valid"
     assert diary.entries == [
         "start", scores, 1, 2, 3, "save", 4, 5, scores, "save", 6, "save", 7, 8, 9, "save",
@@ -201,19 +201,19 @@ def test_watchers_are_told_of_everything_in_order(tmp_path):
 
 
 def test_a_finished_run_trains_no_further_and_more_steps_continue_it(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     again = trainer_for(tmp_path / "run")
     before = weights(again)
     assert again.is_finished
-    again.run()
+    again.fit()
     assert same_bits(before, weights(again))
     longer = trainer_for(tmp_path / "run", "training.steps=15")
-    longer.run()
+    longer.fit()
     assert longer.state.step == 15
 
 
 def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     with pytest.raises(
         CheckpointError, match=r"settings \(model.d_model: 16, now 8; training.seed: 1, now 9\)"
     ):
@@ -221,7 +221,7 @@ def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"a b\tc d\ne\tf\n")
     settings = (f"data.train={data}",)
-    trainer_for(tmp_path / "own", *settings).run()
+    trainer_for(tmp_path / "own", *settings).fit()
     data.write_bytes(b"a b\tc d\ne\tg\n")
     with pytest.raises(CheckpointError, match="other sentence pairs"):
         trainer_for(tmp_path / "own", *settings)
@@ -239,7 +239,7 @@ def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
                     trainer.model.head.weight.mul_(-50)
 
     trainer.callbacks.append(Spoiler())
-    trainer.run()
+    trainer.fit()
     assert losses[5] < losses[10]
     folder = RunFolder(tmp_path / "run")
     assert folder.pointed("best") == 5
@@ -249,7 +249,7 @@ def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
 
 
 def test_a_best_step_that_is_gone_leaves_the_best_of_those_that_are_there(tmp_path):
-    trainer_for(tmp_path / "run", "evaluation.best_metric=loss").run()
+    trainer_for(tmp_path / "run", "evaluation.best_metric=loss").fit()
     folder = RunFolder(tmp_path / "run")
     best = folder.best_step
     folder.point("best", 99)
@@ -271,9 +271,9 @@ def test_without_held_out_pairs_training_is_evaluated_alone(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"Good morning\tBuenos d\xc3\xadas\nGood night\tBuenas noches\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
-    trainer.run()
+    trainer.fit()
     assert {row["split"] for row in without_clock(trainer.run_folder.metrics)} == {"train"}
-    with pytest.raises(DataError, match="has no held-out pairs to judge by"):
+    with pytest.raises(DataError, match="has no held-out pairs to measure it on"):
         trainer_for(tmp_path / "best", f"data.train={data}", "evaluation.best_metric=loss")
 
 
@@ -291,7 +291,7 @@ def test_pairs_that_are_too_long_are_dropped_and_counted(tmp_path):
 
 def test_training_can_start_from_weights_and_train_a_part(tmp_path):
     donor = trainer_for(tmp_path / "donor")
-    donor.run()
+    donor.fit()
     given = {name: value for name, value in weights(donor).items() if not name.startswith("head")}
     save_file(given, tmp_path / "given.safetensors")
     settings = (
@@ -300,13 +300,13 @@ def test_training_can_start_from_weights_and_train_a_part(tmp_path):
     trainer = trainer_for(tmp_path / "run", *settings)
     before = weights(trainer)
     assert same_bits({name: before[name] for name in given}, given)
-    trainer.run()
+    trainer.fit()
     after = weights(trainer)
     assert same_bits({name: after[name] for name in given}, given)
     assert not torch.equal(after["head.weight"], before["head.weight"])
     resumed = trainer_for(tmp_path / "run", *settings, "training.steps=20")
     assert same_bits(weights(resumed), after)
-    resumed.run()
+    resumed.fit()
 
 
 def test_the_parts_of_a_recurrent_model_have_names_to_start_from_and_to_train(tmp_path):
@@ -354,7 +354,7 @@ def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
             tmp_path / str(rdrop_alpha), f"training.rdrop_alpha={rdrop_alpha}",
             "training.steps=30", "model.dropout=0.3",
         )  # fmt: skip
-        trainer.run()
+        trainer.fit()
         batch = trainer.stream.next()
         sums = []
         for weight in (1e-9, 1.0):
@@ -369,13 +369,13 @@ def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
 
 def test_two_passes_resume_to_the_same_bits(tmp_path):
     whole = trainer_for(tmp_path / "whole", "training.rdrop_alpha=2")
-    whole.run()
+    whole.fit()
     first = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
     while first.state.step < 7:
         first.step()
     first.save()
     second = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
-    second.run()
+    second.fit()
     assert same_bits(weights(whole), weights(second))
 
 
@@ -422,7 +422,7 @@ def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
 
 
 def test_starting_over_moves_nothing_until_the_new_run_can_begin(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     with pytest.raises(DataError):
         trainer_for(tmp_path / "run", "data.train=absent.tsv", fresh=True)
     assert trainer_for(tmp_path / "run").is_finished
@@ -440,9 +440,9 @@ def test_the_head_of_shared_embeddings_is_trained_by_its_own_name(tmp_path):
 
 
 def test_a_finished_run_keeps_its_config(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     again = trainer_for(tmp_path / "run", "training.steps=5")
-    again.run()
+    again.fit()
     assert again.run_folder.load_config().training.steps == 12
 
 
@@ -453,7 +453,7 @@ def test_a_signal_between_two_saves_is_followed_by_a_save(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
-    assert trainer.run() == 143
+    assert trainer.fit() == 143
     assert trainer.run_folder.steps()[0] == 4
 
 

@@ -79,14 +79,14 @@ def write_pairs(path: Path, pairs) -> Path:
 def test_the_same_pairs_from_another_place_go_on_to_the_same_bits(tmp_path):
     first, moved = (write_pairs(tmp_path / name, PAIRS) for name in ("a.tsv", "b.tsv"))
     whole = trainer_for(tmp_path / "whole", f"data.train={first}")
-    whole.run()
+    whole.fit()
     cut = trainer_for(tmp_path / "cut", f"data.train={first}", "training.steps=12")
     for _ in range(6):
         cut.step()
     cut.save()
     again = trainer_for(tmp_path / "cut", f"data.train={moved}")
     assert again.notes[0].startswith("changed since the run began: data.train: ")
-    again.run()
+    again.fit()
     assert same_bits(weights(again), weights(whole))
 
 
@@ -111,7 +111,7 @@ def test_changed_pairs_are_refused_with_the_keys_that_changed(tmp_path, pairs):
 def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
     from minitransformer.translator import Translator
 
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     path = tmp_path / "run" / "config.yaml"
     path.write_text(
         path.read_text().replace("decoder_start_token: eos", "decoder_start_token: bos")
@@ -128,7 +128,7 @@ def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
 
 @pytest.mark.parametrize("damage", ["flip", "delete", "delete all"])
 def test_a_damaged_tokenizer_is_made_again_from_the_corpus(tmp_path, damage):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     folder = tmp_path / "run" / "tokenizer"
     before = {path.name: checksum(path.read_bytes()) for path in folder.iterdir()}
     path = folder / "target.tsv"
@@ -145,7 +145,7 @@ def test_a_damaged_tokenizer_is_made_again_from_the_corpus(tmp_path, damage):
 
 
 def test_a_damaged_tokenizer_is_not_made_from_another_corpus(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     (tmp_path / "run/tokenizer/target.tsv").unlink()
     with pytest.raises(CheckpointError, match=r"target\.tsv: No such file"):
         trainer_for(tmp_path / "run", "data.limit=20")
@@ -154,7 +154,7 @@ def test_a_damaged_tokenizer_is_not_made_from_another_corpus(tmp_path):
 
 @pytest.mark.parametrize("lost", ["checkpoints", "config.yaml", "metrics.jsonl", "tokenizer"])
 def test_a_run_that_has_lost_a_part_is_still_a_run_that_can_be_moved_aside(tmp_path, lost):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     path = tmp_path / "run" / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     fresh = trainer_for(tmp_path / "run", fresh=True)
@@ -163,7 +163,7 @@ def test_a_run_that_has_lost_a_part_is_still_a_run_that_can_be_moved_aside(tmp_p
 
 
 def test_a_run_without_a_whole_checkpoint_says_how_to_start_over(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     for path in (tmp_path / "run/checkpoints").glob("step-*/model.safetensors"):
         path.write_bytes(b"")
     with pytest.raises(CheckpointError, match="; --fresh starts over and moves this aside"):
