@@ -114,8 +114,8 @@ with StopSignals() as stop:
     with process:
         assert process.stdout.readline() == b"stuck\n"
         for _ in range(2):
+            time.sleep(0.5)  # until it is inside the function
             process.send_signal(signal.SIGTERM)
-            time.sleep(0.5)
         assert process.wait(timeout=30) == 143
 
 
