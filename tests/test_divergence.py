@@ -21,7 +21,7 @@ from minitransformer.training.divergence import (
     read_nonfinite_report,
 )
 from tests.processes import run
-from tests.small_runs import same_bits, trainer_for, weights
+from tests.small_runs import NO_DROPOUT, same_bits, trainer_for, weights
 
 
 def poison_word(trainer, word: str) -> None:
@@ -43,13 +43,10 @@ def step_until_diverged(trainer) -> str:
     return str(stopped.value)
 
 
-def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_path):
+def test_step_error_names_rate_part_and_pair_and_leaves_the_weights_unchanged(tmp_path):
     trainer = trainer_for(
         tmp_path / "run",
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
     )
     word = "car"
     numbers = [n for n, pair in trainer.corpus.train.numbered() if word in pair.source.split()]
@@ -64,12 +61,12 @@ def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_
     assert f"the gradient of step {step} is nan (loss nan, learning rate 0.0" in message
     assert "it begins in encoder.layers.0.self_attention.scores, with " in message
     assert "There is no checkpoint yet. Lower training.learning_rate, set or lower" in message
-    told = [number for number in range(1, 300) if f"line {number} of en-es (train): " in message]
-    assert told
-    assert set(told) <= set(numbers)
+    named = [number for number in range(1, 300) if f"line {number} of en-es (train): " in message]
+    assert named
+    assert set(named) <= set(numbers)
 
 
-def test_a_batch_that_cannot_be_kept_is_told_all_the_same(tmp_path, monkeypatch):
+def test_divergence_is_reported_when_its_batch_cannot_be_saved(tmp_path, monkeypatch):
     def full(path, files):
         raise OSError(28, "No space left on device")
 
@@ -85,7 +82,7 @@ def test_a_batch_that_cannot_be_kept_is_told_all_the_same(tmp_path, monkeypatch)
     )
 
 
-def test_the_batch_is_kept_and_gives_the_same_nan_again(tmp_path):
+def test_saved_batch_reproduces_the_divergence(tmp_path):
     trainer = trainer_for(tmp_path / "run")  # dropout on
     poison_word(trainer, "car")
     message = step_until_diverged(trainer)
@@ -101,7 +98,7 @@ def test_the_batch_is_kept_and_gives_the_same_nan_again(tmp_path):
 
 
 @pytest.mark.parametrize("rdrop_alpha", [0, 1])
-def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path, rdrop_alpha):
+def test_only_pair_with_a_nonfinite_gradient_is_located(tmp_path, rdrop_alpha):
     trainer = trainer_for(tmp_path / "run", f"training.rdrop_alpha={rdrop_alpha}")
     batch = trainer.stream.next()
     common = set(batch.source[0].tolist())
@@ -120,27 +117,27 @@ def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path,
     assert all(maximum.value < 1e3 for maximum in nonfinite.maxima)
 
 
-def test_weights_that_are_no_numbers_are_named_themselves(tmp_path):
+def test_nonfinite_weights_are_named(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     with torch.no_grad():
         trainer.model.head.bias[5] = torch.inf
     assert "it begins in the weights head.bias, with " in step_until_diverged(trainer)
 
 
-def test_a_healthy_batch_is_finite(tmp_path):
+def test_locate_nonfinite_finds_nothing_in_a_finite_batch(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     assert locate_nonfinite(training_loss, trainer.stream.next(), seed=1, scale=0.1) is None
 
 
 @pytest.mark.parametrize("bad", [[3], [0, 7], list(range(9)), []])
-def test_rows_are_halved_for_as_long_as_a_half_is_bad(bad):
+def test_bisect_rows_halves_as_long_as_a_half_is_bad(bad):
     found = bisect_rows(list(range(9)), lambda rows: bool(set(bad) & set(rows)))
     assert len(found) == 1 if bad else found == list(range(9))
     assert not bad or found[0] in bad
 
 
-def test_an_evaluation_that_is_no_number_names_split_part_and_pair(tmp_path):
+def test_nonfinite_evaluation_names_split_part_and_pair(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
     with pytest.raises(DivergedError) as stopped:
@@ -153,7 +150,7 @@ def test_an_evaluation_that_is_no_number_names_split_part_and_pair(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["weights", "optimizer"])
-def test_what_is_no_number_never_reaches_a_checkpoint(tmp_path, where):
+def test_nonfinite_tensors_are_never_saved(tmp_path, where):
     trainer = trainer_for(tmp_path / "run")
     trainer.step()
     trainer.save()
@@ -165,7 +162,7 @@ def test_what_is_no_number_never_reaches_a_checkpoint(tmp_path, where):
     assert trainer.run_folder.steps() == [1]
 
 
-def test_no_number_comes_out_of_a_checkpoint_either(tmp_path, monkeypatch):
+def test_nonfinite_tensors_are_never_loaded(tmp_path, monkeypatch):
     trainer = trainer_for(tmp_path / "run")
     trainer.step()
     trainer.save()
@@ -179,7 +176,7 @@ def test_no_number_comes_out_of_a_checkpoint_either(tmp_path, monkeypatch):
     assert complaints[0].endswith("'head.bias' has NaN or infinite values")
 
 
-def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
+def test_huge_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
     result = run(
         "train.py", "--config", "tiny.yaml", "--set", "training.learning_rate=1e12",
         "--set", "training.schedule=constant", "--set", "model.dropout=0.1",
@@ -193,7 +190,7 @@ def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
     assert json.loads((folder / "batch.json").read_text())["content"]["part"]
 
 
-def test_the_doctor_plays_it_again(tmp_path):
+def test_doctor_replays_a_saved_batch(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
     step_until_diverged(trainer)
@@ -219,7 +216,7 @@ def test_the_doctor_plays_it_again(tmp_path):
     assert told.err.startswith("error: moved must stay inside its run: ")
 
 
-def test_a_recurrent_model_names_its_own_parts_and_is_played_again(tmp_path, capsys):
+def test_recurrent_model_is_located_and_replayed(tmp_path, capsys):
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", "model.attention=multiplicative"
     )
@@ -251,7 +248,7 @@ def spoil_second_word(recurrence: Recurrence) -> None:
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("way", ["forward_rnn", "backward_rnn"])
-def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell, way):
+def test_candidate_is_named_before_the_gates_that_pass_nan_on(tmp_path, cell, way):
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", f"model.cell={cell}", "model.bidirectional=true"
     )
@@ -277,7 +274,7 @@ def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell,
         {"start_id": -5},
     ],
 )
-def test_a_kept_batch_of_a_stranger_is_not_believed(tmp_path, change):
+def test_saved_batch_is_validated(tmp_path, change):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
     step_until_diverged(trainer)

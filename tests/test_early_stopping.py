@@ -31,7 +31,7 @@ def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
     assert Translator.load(tmp_path / "run", checkpoint="last").checkpoint == "step-000008"
 
 
-def test_a_run_that_stopped_early_is_finished_until_it_is_given_more_patience(tmp_path):
+def test_stopped_run_is_finished_until_patience_is_raised(tmp_path):
     trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()]).fit()
     again = trainer_for(tmp_path / "run", *SETTINGS)
     assert again.is_finished
@@ -62,14 +62,14 @@ def test_patience_is_counted_across_an_interruption(tmp_path):
     assert final_hashes(tmp_path / "cut") == final_hashes(tmp_path / "whole")
 
 
-def test_no_more_checkpoints_are_kept_than_asked_for_besides_the_best(tmp_path):
+def test_keep_checkpoints_counts_without_the_best(tmp_path):
     settings = (*SETTINGS, "training.patience=6", "training.keep_checkpoints=3")
     trainer = trainer_for(tmp_path / "run", *settings, callbacks=[Spoiler()])
     trainer.fit()
     assert RunFolder(tmp_path / "run").steps() == [16, 15, 14, 4]
 
 
-def test_the_console_says_why_it_stopped(tmp_path):
+def test_console_prints_why_training_stopped(tmp_path):
     changes = ("data.limit=24", "model.d_model=16", "training.learning_rate=0.5",
                "training.clip_norm=0", "evaluation.every=2", "evaluation.best_metric=exact_match",
                "training.patience=2", "training.steps=50",

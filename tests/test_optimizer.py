@@ -19,7 +19,7 @@ def small_model() -> nn.Module:
 
 
 @pytest.mark.parametrize("stops_after", [None, 2])
-def test_every_bit_is_that_of_torch(stops_after):
+def test_adamw_equals_torch_bit_for_bit(stops_after):
     config = TrainingConfig(weight_decay=0.3, beta1=0.8, beta2=0.95)
     ours, theirs = small_model(), small_model()
     optimizer = AdamW(ours, config)
@@ -47,7 +47,7 @@ def test_every_bit_is_that_of_torch(stops_after):
             assert mine.grad is None
 
 
-def test_what_is_not_trained_is_left_alone():
+def test_adamw_leaves_frozen_parameters_unchanged():
     model = small_model()
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
@@ -58,7 +58,7 @@ def test_what_is_not_trained_is_left_alone():
     assert {name.split(".")[0] for name in optimizer.state} == {"1", "2"}
 
 
-def test_training_does_not_load_the_compiler_of_torch(tmp_path):
+def test_training_does_not_load_torch_dynamo(tmp_path):
     code = (
         "import runpy, sys\n"
         "sys.argv = ['train.py', '--config', 'tiny.yaml', '--set', 'training.steps=2']\n"
@@ -79,20 +79,20 @@ def rate(step: int, schedule: str, warmup_steps: int = 10, total_steps: int = 10
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine"])
-def test_the_rate_rises_linearly_to_its_peak(schedule):
+def test_learning_rate_rises_linearly_to_its_peak(schedule):
     assert [rate(step, schedule) for step in (1, 5, 10)] == pytest.approx([0.05, 0.25, 0.5])
 
 
-def test_constant_stays_at_the_peak_from_the_first_step():
+def test_constant_schedule_stays_at_the_peak():
     assert [rate(step, "constant", warmup_steps=0) for step in (1, 50, 1000)] == [0.5] * 3
 
 
-def test_inverse_square_root_halves_when_the_step_is_four_times_the_warmup():
+def test_inverse_sqrt_schedule_halves_at_four_times_the_warmup():
     assert rate(40, "inverse_sqrt") == pytest.approx(0.25)
     assert rate(90, "inverse_sqrt") == pytest.approx(0.5 / 3)
 
 
-def test_cosine_ends_at_zero_and_passes_half_in_the_middle():
+def test_cosine_schedule_ends_at_zero_and_is_half_in_the_middle():
     assert rate(55, "cosine") == pytest.approx(0.25)
     assert rate(100, "cosine") == pytest.approx(0)
     assert rate(32, "cosine") == pytest.approx(0.25 * (1 + math.cos(math.pi * 22 / 90)))

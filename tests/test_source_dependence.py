@@ -9,7 +9,7 @@ from minitransformer.checkpoint import TrainerState
 from minitransformer.training import divergence
 from minitransformer.training.callbacks import Callback
 from minitransformer.training.divergence import SourceDependence, source_gain
-from tests.small_runs import trainer_for
+from tests.small_runs import NO_DROPOUT, trainer_for
 
 
 class Listener(Callback):
@@ -35,10 +35,7 @@ def test_source_gain_is_high_after_training_and_zero_without_cross_attention(tmp
     trainer = trainer_for(
         tmp_path / "run",
         "training.steps=100",
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
         "evaluation.every=1000",
     )
     listener = Listener()
