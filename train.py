@@ -54,9 +54,9 @@ def main(arguments: list[str]) -> int:
 def train(
     config: Config, run_path: Path, options: argparse.Namespace, workers: Workers | None
 ) -> int:
-    # torch takes seconds to load, so mistakes on the command line are found before
+    # torch takes seconds to load, so mistakes on the command line are reported before
     from minitransformer.console import Console
-    from minitransformer.doctor.model_checks import examine_before_training
+    from minitransformer.doctor.model_checks import CheckModel
     from minitransformer.model.base import choose_device
     from minitransformer.run import RunFolder
     from minitransformer.training.callbacks import Callback
@@ -66,16 +66,18 @@ def train(
 
     if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process
         take_interrupts()
+    run = RunFolder(run_path)
+    if workers:
+        workers.before_exit = run.release
     device = own_device(choose_device(options.device), config.training.processes)
     with init_distributed(workers, device, config.training.join_timeout) as ranks:
-        callbacks: list[Callback] = [Console()] if ranks.is_first else []
-        if config.logging.tensorboard and ranks.is_first:
+        callbacks: list[Callback] = [CheckModel()]
+        if ranks.is_first:
+            callbacks.append(Console())
+        if ranks.is_first and config.logging.tensorboard:
             from minitransformer.explain.tensorboard import TensorBoard
 
             callbacks.append(TensorBoard())
-        run = RunFolder(run_path)
-        if workers:
-            workers.before_exit = run.release
         with ranks.propagate_errors():
             if ranks.is_first:
                 run.hold()
@@ -84,9 +86,7 @@ def train(
                 config, run, device, callbacks, fresh=options.fresh,
                 starting_weights=shipped_weights(config.training.init_from), ranks=ranks,
             )  # fmt: skip
-            with ranks.propagate_errors():
-                examine_before_training(trainer)
-            return trainer.run()
+            return trainer.fit()
         finally:
             run.release()
 

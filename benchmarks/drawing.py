@@ -16,7 +16,7 @@ import torch
 from minitransformer.config import load_config
 from minitransformer.explain.tensorboard import TensorBoard
 from minitransformer.run import RunFolder
-from minitransformer.training.trainer import Trainer, evaluate_splits
+from minitransformer.training.trainer import Trainer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 REPEATS = 7
@@ -38,10 +38,7 @@ def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, i
         eval_mode, writing = [], []
         for repeat in range(REPEATS + 1):
             began = time.perf_counter()
-            evaluations = evaluate_splits(
-                trainer.model, trainer.texts, trainer.encoded, trainer.tokenizer, trainer.config,
-                trainer.ranks,
-            )  # fmt: skip
+            evaluations = trainer.evaluate_splits()
             middle = time.perf_counter()
             trainer.state.step = repeat
             board.on_evaluation(trainer, evaluations)

@@ -15,13 +15,11 @@ from minitransformer.training.callbacks import Callback, StepMetrics
 from minitransformer.training.trainer import Trainer
 
 COLUMNS = ("step", "split", "loss", "exact", "teacher-forced", "free-running", "BLEU", "chrF")
-
-
 TABLE = "{:>7}  {:5}  {:>7}  {:>7}  {:>14}  {:>12}  {:>5}  {:>5}"
 
 
 class Console(Callback):
-    """Prints the plan, a progress bar, a table of evaluations and the commands that come next."""
+    """Print the plan, a progress bar, a table of evaluations and the commands that come next."""
 
     def __init__(self) -> None:
         self.bar: tqdm[Never] | None = None
@@ -34,11 +32,11 @@ class Console(Callback):
             print(line)
         for note in trainer.notes:
             print(f"note: {note}", file=sys.stderr)
-        if trainer.is_finished and trainer.has_other_settings:
-            print("note: a finished run keeps the settings that it has", file=sys.stderr)
         run, steps = trainer.run_folder.path, trainer.config.training.steps
         if trainer.is_finished:
-            print(f"\n{run} is finished: {ending(trainer)}.")
+            if trainer.has_other_settings:
+                print("note: a finished run keeps its settings", file=sys.stderr)
+            print(f"\n{run} is finished: {reason_of_end(trainer)}.")
             return
         if trainer.state.step:
             print(f"\nContinuing {run} after step {trainer.state.step} of {steps}.")
@@ -51,16 +49,18 @@ class Console(Callback):
             disable=not sys.stderr.isatty(),
         )
 
-    def on_step(self, trainer: Trainer, report: StepMetrics) -> None:
+    def on_step(self, trainer: Trainer, metrics: StepMetrics) -> None:
         assert self.bar is not None
         self.steps += 1
-        self.tokens += report.loss.count
-        self.seconds += report.seconds
+        self.tokens += metrics.loss.count
+        self.seconds += metrics.seconds
         if not self.bar.disable:
-            speed = report.loss.count / report.seconds
-            told = f"loss {report.loss.mean:.3f}, {speed:,.0f} tokens/s"
-            rate = f"rate {report.learning_rate:.2g}"
-            self.bar.set_postfix_str(f"{told}, {rate}", refresh=False)
+            self.bar.set_postfix_str(
+                f"loss {metrics.loss.mean:.3f}, "
+                f"{metrics.loss.count / metrics.seconds:,.0f} tokens/s, "
+                f"rate {metrics.learning_rate:.2g}",
+                refresh=False,
+            )
         self.bar.update()
 
     @output()
@@ -68,18 +68,20 @@ class Console(Callback):
         self.latest = evaluations
         for name, evaluation in evaluations.items():
             row = evaluation.row()
-            self.write(
-                TABLE.format(
-                    trainer.state.step,
-                    name,
-                    f"{row['loss']:.4f}",
-                    f"{row['exact_match']:.1%}",
-                    f"{row['accuracy_teacher_forced']:.1%}",
-                    f"{row['accuracy_free_running']:.1%}",
-                    "-" if row["bleu"] is None else f"{row['bleu']:.1f}",
-                    f"{row['chrf']:.1f}",
-                )
+            line = TABLE.format(
+                trainer.state.step,
+                name,
+                f"{row['loss']:.4f}",
+                f"{row['exact_match']:.1%}",
+                f"{row['accuracy_teacher_forced']:.1%}",
+                f"{row['accuracy_free_running']:.1%}",
+                "-" if row["bleu"] is None else f"{row['bleu']:.1f}",
+                f"{row['chrf']:.1f}",
             )
+            if self.bar is None or self.bar.disable:
+                print(line, flush=True)
+            else:
+                self.bar.write(line)
 
     @output()
     def on_warning(self, trainer: Trainer, warning: str) -> None:
@@ -95,48 +97,28 @@ class Console(Callback):
             print(f"\nStopped {state}. The same command continues from there.")
             return
         if self.latest:
-            for line in sample_lines(self.latest, trainer.config.evaluation.samples):
-                print(line)
-            for line in result_lines(self.latest, trainer):
-                print(line)
+            lines = sample_lines(self.latest, trainer.config.evaluation.samples)
+            print(*lines, *result_lines(self.latest, trainer), sep="\n")
             print(
                 f"  {self.steps} steps took {self.seconds:.1f} s, "
                 f"{self.tokens / self.seconds:,.0f} target tokens a second"
             )
             if trainer.has_lost_patience:
-                print(f"  {ending(trainer)}")
-            if chosen := chosen_weights(trainer):
-                print(f"  (of the last step; translate.py uses {chosen})")
-        print("\nNext:")
-        command = f"python translate.py --run {shlex.quote(str(trainer.run_folder.path))}"
-        print(f"  {command}")
-        is_simple = not set(trainer.example) & set('"$`\\!')
-        example = f'"{trainer.example}"' if is_simple else shlex.quote(trainer.example)
-        print(f"  {command} --walkthrough {example}")
-        if trainer.config.logging.tensorboard:
-            run = trainer.run_folder.path
-            place = run.parent if run.parent.name == "runs" else run
-            # Without the option, of more than ten pictures under a name some are dropped.
-            told = f"tensorboard --logdir {shlex.quote(str(place))}"
-            print(f"  {told} --samples_per_plugin images=1000")
-
-    def write(self, line: str) -> None:
-        """Print a line without tearing the progress bar apart."""
-        if self.bar is None or self.bar.disable:
-            print(line, flush=True)
-        else:
-            self.bar.write(line)
+                print(f"  {reason_of_end(trainer)}")
+            if weights := weights_of_translation(trainer):
+                print(f"  (of the last step; translate.py uses {weights})")
+        print(*next_commands(trainer), sep="\n")
 
 
 def plan(trainer: Trainer) -> list[str]:
-    """What is about to happen, with every sentence pair accounted for."""
+    """Return what the run will do, with every sentence pair accounted for."""
     training = trainer.config.training
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
     only = "" if trained == parameters else f", {trained:,} of them trained"
     threads = f"{training.threads} thread{'s' * (training.threads > 1)}" * (training.threads > 0)
     several = f"{trainer.ranks.world_size} processes" * (trainer.ranks.world_size > 1)
-    half = "bf16" * (training.precision == "bf16")
+    precision = "bf16" * (training.precision == "bf16")
     workers = " of ".join(filter(None, (several, threads)))
     batches = len(trainer.stream.order)
     return [
@@ -150,19 +132,19 @@ def plan(trainer: Trainer) -> list[str]:
         f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
         f"{f' × {training.gradient_accumulation}' if training.gradient_accumulation > 1 else ''} "
         f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
-        f"device      {', '.join(filter(None, (trainer.device.type, workers, half)))}",
+        f"device      {', '.join(filter(None, (trainer.device.type, workers, precision)))}",
     ]
 
 
 def shape(model: ModelConfig) -> str:
-    """What a model of a config is built of."""
+    """Describe a model in one line."""
     layers = f"{model.num_encoder_layers}+{model.num_decoder_layers} layers"
     if model.kind == "recurrent":
-        ways = ", both ways" * model.bidirectional
-        matrix = " with W_O" * (model.attention != "none" and model.output_projection)
+        bidirectional = ", bidirectional" * model.bidirectional
+        projection = " with W_O" * (model.attention != "none" and model.output_projection)
         return (
-            f"recurrent: {layers} of {model.cell.upper()}{ways}, {model.d_model} wide, "
-            f"attention {model.attention}{matrix}, position {model.positional_encoding}"
+            f"recurrent: {layers} of {model.cell.upper()}{bidirectional}, {model.d_model} wide, "
+            f"attention {model.attention}{projection}, position {model.positional_encoding}"
         )
     return (
         f"{layers}, {model.d_model} wide, {model.num_heads} head{'s' * (model.num_heads > 1)}, "
@@ -172,7 +154,7 @@ def shape(model: ModelConfig) -> str:
 
 
 def split_lines(trainer: Trainer) -> list[str]:
-    """How many pairs each split has, and what was found wrong with its rows."""
+    """Return how many pairs each split has, and what is wrong with its rows."""
     lines = []
     for name in ("train", "valid", "test"):
         if split := trainer.corpus.splits.get(name):
@@ -197,8 +179,8 @@ def vocabulary(trainer: Trainer) -> str:
     )
 
 
-def ending(trainer: Trainer) -> str:
-    """Why a run that is finished came to its end."""
+def reason_of_end(trainer: Trainer) -> str:
+    """Return why a finished run has ended."""
     state = trainer.state
     if not trainer.has_lost_patience:
         return f"it has taken its {state.step} steps"
@@ -208,8 +190,8 @@ def ending(trainer: Trainer) -> str:
     )
 
 
-def chosen_weights(trainer: Trainer) -> str:
-    """What a run translates with where that is not its last step."""
+def weights_of_translation(trainer: Trainer) -> str:
+    """Describe the weights that a run translates with, unless they are those of its last step."""
     if (count := trainer.config.evaluation.average_checkpoints) > 1:
         return f"the mean of the last {count} checkpoints"
     best = trainer.state.best_step
@@ -217,7 +199,7 @@ def chosen_weights(trainer: Trainer) -> str:
 
 
 def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
-    """Some translations, those that went wrong first."""
+    """Return some translations of each split, wrong ones first."""
     lines = []
     for name, evaluation in evaluations.items():
         wrong_first = sorted(evaluation.samples, key=lambda sample: sample.is_exact)
@@ -225,12 +207,13 @@ def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
             lines.append(f"\nSamples from {name}:")
         for sample in wrong_first[:count]:
             is_same = sample.translation == normalize(sample.reference)
-            remark = "" if is_same else f"   (expected: {sample.reference})"
-            lines.append(f"  {sample.source} → {sample.translation}{remark}")
+            expected = "" if is_same else f"   (expected: {sample.reference})"
+            lines.append(f"  {sample.source} → {sample.translation}{expected}")
     return lines
 
 
 def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[str]:
+    """Return how many pairs are translated exactly, BLEU and chrF."""
     kinds = {"train": "training", "valid": "held-out"}
     lines = []
     for name, evaluation in evaluations.items():
@@ -244,3 +227,17 @@ def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[s
         f"  BLEU {any_evaluation.bleu.signature}",
         f"  chrF {any_evaluation.chrf.signature}",
     ]
+
+
+def next_commands(trainer: Trainer) -> list[str]:
+    """Return commands that translate with the run and show what it did."""
+    run = trainer.run_folder.path
+    translate = f"  python translate.py --run {shlex.quote(str(run))}"
+    is_plain = not set(trainer.example) & set('"$`\\!')
+    example = f'"{trainer.example}"' if is_plain else shlex.quote(trainer.example)
+    lines = ["\nNext:", translate, f"{translate} --walkthrough {example}"]
+    if trainer.config.logging.tensorboard:
+        folder = shlex.quote(str(run.parent if run.parent.name == "runs" else run))
+        # Without the option, TensorBoard drops some of more than ten pictures under a name.
+        lines.append(f"  tensorboard --logdir {folder} --samples_per_plugin images=1000")
+    return lines

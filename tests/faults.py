@@ -153,7 +153,7 @@ PHASES = {
     "the first broadcast": same_call(f"{TRAINING}.distributed:Ranks.broadcast"),
     "constructing DDP": same_call("torch.nn.parallel.distributed:_sync_module_states"),
     "a step": same_call(f"{TRAINING}.trainer:learning_rate", 5),
-    "an evaluation": same_call(f"{TRAINING}.trainer:evaluate_splits", 2),
+    "an evaluation": same_call(f"{TRAINING}.trainer:Trainer.evaluate_splits", 2),
     "a save": Phase(  # which the others wait for
         "minitransformer.run:RunFolder.save", f"{TRAINING}.trainer:Trainer.save", 2
     ),

@@ -33,8 +33,12 @@ RECURRENT = (
     "model.attention=multiplicative",
 )
 KINDS = {"transformer": (), "recurrent": RECURRENT}
-
-
+NO_DROPOUT = (
+    "model.dropout=0",
+    "model.self_attention_dropout=0",
+    "model.cross_attention_dropout=0",
+    "model.activation_dropout=0",
+)
 # Rates of SMALL that a recurrent model does not have.
 NO_TRANSFORMER_DROPOUT = ("model.self_attention_dropout=0", "model.activation_dropout=0")
 

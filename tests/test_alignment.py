@@ -172,7 +172,7 @@ def substitute_run(tmp_path_factory):
         "model.num_heads=2", "model.num_decoder_layers=2",
         "model.source_eos=true", "tokenizer.kind=bpe", "tokenizer.vocab_size=25",
         "model.max_length=24",
-    ).run()  # fmt: skip
+    ).fit()  # fmt: skip
     return path
 
 
@@ -230,10 +230,10 @@ def test_a_best_head_of_another_checkpoint_is_left_aside_with_a_note(tmp_path, c
 @pytest.mark.slow
 def test_a_run_with_an_alignment_goes_on_and_is_moved_aside(tmp_path):
     path = tmp_path / "run"
-    trainer_for(path, "training.steps=3").run()
+    trainer_for(path, "training.steps=3").fit()
     remember(path, as_json("step-000003", "copy", 9, [HeadAlignment(0, 0, FED, 1, 1)]))
-    assert trainer_for(path, "training.steps=6").run() == 0
-    trainer_for(path, "training.steps=3", fresh=True).run()
+    assert trainer_for(path, "training.steps=6").fit() == 0
+    trainer_for(path, "training.steps=3", fresh=True).fit()
     assert (tmp_path / "run.old-1" / "alignment.json").exists()
     assert not (path / "alignment.json").exists()
 
@@ -247,7 +247,7 @@ def test_a_run_with_an_alignment_goes_on_and_is_moved_aside(tmp_path):
     ],
 )  # fmt: skip
 def test_what_cannot_be_judged_is_one_line(tmp_path, arguments, code, complaint):
-    trainer_for(tmp_path / "run", "training.steps=1").run()
+    trainer_for(tmp_path / "run", "training.steps=1").fit()
     told = run(COMMAND, "run", *arguments, folder=tmp_path)
     assert told.code == code
     assert complaint in told.err

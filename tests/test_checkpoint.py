@@ -31,7 +31,7 @@ def keeping(count: int, save_every: int = 1) -> Config:
 
 def test_a_run_is_a_folder_of_plain_files(tmp_path):
     trainer = trainer_for(tmp_path / "run")
-    trainer.run()
+    trainer.fit()
     files = {
         str(path.relative_to(tmp_path / "run"))
         for path in (tmp_path / "run").rglob("*")
@@ -67,7 +67,7 @@ def test_there_is_one_to_fall_back_to_before_the_first_planned_save(tmp_path):
 
 def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
     trainer = trainer_for(tmp_path / "run")
-    trainer.run()
+    trainer.fit()
     checkpoint = trainer.run_folder.load_newest([], for_training=True)
     assert checkpoint.state == trainer.state
     assert same_bits(checkpoint.model, weights(trainer))
@@ -78,7 +78,7 @@ def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
 def test_shared_weights_are_saved_once_and_shared_again(tmp_path):
     settings = ("tokenizer.joint=true", "model.tie_embeddings=all")
     trainer = trainer_for(tmp_path / "run", *settings)
-    trainer.run()
+    trainer.fit()
     saved = trainer.run_folder.load_newest([], for_training=False).model
     assert [name for name in saved if "embedding" in name or name == "head.weight"] == [
         "encoder.embedding.weight"
@@ -231,14 +231,14 @@ def test_a_changed_vocabulary_is_noticed(tmp_path):
 
 def test_metrics_that_were_lost_are_noted_and_never_made_up(tmp_path):
     trainer = trainer_for(tmp_path / "run")
-    trainer.run()
+    trainer.fit()
     trainer.run_folder.metrics.write_bytes(b"{}\n")
     again = trainer_for(tmp_path / "run", "training.steps=13")
     assert any("has lost some lines" in note for note in again.notes)
     assert again.run_folder.metrics.read_bytes() == b"{}\n"
     trainer.run_folder.metrics.unlink()
     again = trainer_for(tmp_path / "run", "training.steps=13")
-    again.run()
+    again.fit()
     assert len(again.run_folder.metrics.read_text().splitlines()) == 2
 
 

@@ -19,7 +19,7 @@ def whole(request, tmp_path_factory) -> RunFolder:
     """A run with two checkpoints."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     kind = ("tokenizer.kind=bpe", "tokenizer.vocab_size=60") if request.param == "bpe" else ()
-    trainer_for(folder, "training.steps=8", "data.limit=6", "model.d_model=8", *kind).run()
+    trainer_for(folder, "training.steps=8", "data.limit=6", "model.d_model=8", *kind).fit()
     run = RunFolder(folder)
     assert len(run.steps()) == 2
     return run

@@ -155,7 +155,7 @@ def test_a_short_sentence_may_have_a_long_translation(tmp_path):
         "model.activation_dropout=0",
         "model.d_model=32",
     )
-    trainer.run()
+    trainer.fit()
     (translation,) = Translator.load(tmp_path / "run").translate(["Hi"])
     assert translation.text == long
     assert translation.is_finished

@@ -1,4 +1,4 @@
-"""Several processes that train one model do what one process does."""
+"""Several ranks that train one model compute what one process computes."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from minitransformer.training.distributed import Ranks, init_distributed, open_s
 from minitransformer.training.launcher import launched_processes
 from minitransformer.training.trainer import warm_up_ddp
 from tests.processes import ROOT, Running, context, run
-from tests.small_runs import RECURRENT, final_hashes, trainer_for
+from tests.small_runs import NO_DROPOUT, RECURRENT, final_hashes, trainer_for
 from tests.test_trainer import without_clock
 
 SETTINGS = (
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def in_processes(world_size: int, function, *arguments: object) -> None:
-    """Call function(ranks, *arguments) in so many processes that have joined."""
+    """Call function(ranks, *arguments) in so many connected processes."""
     port = free_port()
     processes = [
         context.Process(target=as_rank, args=(rank, world_size, port, function, arguments))
@@ -82,12 +82,12 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
     alone.training_loss = ranks.wrap(TrainingLoss(alone.model, alone.config.training))
     if ranks.world_size > 1:
         warm_up_ddp(alone.training_loss, alone.device)
-    found, fits, shares = {}, [], []
+    found, metrics, num_tokens = {}, [], []
     next_batch = alone.stream.next
 
     def counted_batch() -> Batch:
         batch = next_batch()
-        shares[-1] += batch.num_target_tokens
+        num_tokens[-1] += batch.num_target_tokens
         return batch
 
     def keep_gradients(rate: float) -> None:
@@ -98,14 +98,16 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
 
     alone.stream.next, alone.optimizer = counted_batch, SimpleNamespace(step=keep_gradients)
     for _ in range(3):
-        shares.append(0)
+        num_tokens.append(0)
         report = alone.step()
-        fits.append((report.loss.total, report.loss.count, report.accuracy.total))
-    all_shares = [json.loads(each) for each in ranks.gather(json.dumps(shares).encode())]
+        metrics.append((report.loss.total, report.loss.count, report.accuracy.total))
+    by_rank = [json.loads(each) for each in ranks.gather(json.dumps(num_tokens).encode())]
     if ranks.is_first:
         name = f"gradients-{ranks.world_size}"
         (folder / f"{name}.safetensors").write_bytes(tensor_bytes(found))
-        (folder / f"{name}.json").write_text(json.dumps({"fits": fits, "shares": all_shares}))
+        (folder / f"{name}.json").write_text(
+            json.dumps({"metrics": metrics, "num_tokens": by_rank})
+        )
 
 
 @pytest.mark.parametrize(
@@ -126,12 +128,9 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
     ],
     ids=["two", "accumulated", "three, one of them with nothing to do", "recurrent"],
 )
-def test_gradients_of_several_processes_are_those_of_one(tmp_path, world_size, changes):
+def test_gradients_of_several_ranks_equal_those_of_one(tmp_path, world_size, changes):
     settings = (
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
         "training.clip_norm=0",
         *changes,
     )
@@ -146,18 +145,18 @@ def test_gradients_of_several_processes_are_those_of_one(tmp_path, world_size, c
             name
         ) in names:  # against the whole: a key's bias has a gradient of zero but for rounding
             assert float((several[name] - one[name]).norm() / length) <= 1e-12, name
-    told = [json.loads((tmp_path / f"gradients-{n}.json").read_text()) for n in (1, world_size)]
-    for ours, theirs in zip(told[0]["fits"], told[1]["fits"], strict=True):
+    results = [json.loads((tmp_path / f"gradients-{n}.json").read_text()) for n in (1, world_size)]
+    for ours, theirs in zip(results[0]["metrics"], results[1]["metrics"], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-12)
-    by_rank = told[1]["shares"]
-    assert [sum(step) for step in zip(*by_rank, strict=True)] == told[0]["shares"][0]
+    by_rank = results[1]["num_tokens"]
+    assert [sum(step) for step in zip(*by_rank, strict=True)] == results[0]["num_tokens"][0]
     # The mean of means would be right if all had equally many tokens.
     assert any(len(set(step)) > 1 for step in zip(*by_rank, strict=True))
     assert any(0 in step for step in by_rank) == (world_size == 3)  # one had nothing to do
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_processes_share_each_batch_out_and_lose_nothing(world_size):
+def test_batches_are_divided_among_ranks_without_loss(world_size):
     random = numpy.random.RandomState(1)
     sides = [
         Sentences(random.randint(4, 90, size=int(lengths.sum())), lengths.cumsum())
@@ -188,7 +187,7 @@ def test_processes_share_each_batch_out_and_lose_nothing(world_size):
         was_empty |= any(part.num_target_tokens == 0 for part in parts)
         assert all((part.source != PAD_ID).any() for part in parts)
         assert {(stream.epoch, stream.index) for stream in streams} == {(whole.epoch, whole.index)}
-    assert was_empty == any(len(places) < world_size for places in whole.order)
+    assert was_empty == any(len(indices) < world_size for indices in whole.order)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +201,7 @@ def two(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_same_command_gives_the_same_bits(two, tmp_path):
+def test_two_processes_give_the_same_bits_again(two, tmp_path):
     assert run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path).code == 0
     assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
     assert without_clock(tmp_path / "runs/tiny/metrics.jsonl") == without_clock(
@@ -220,7 +219,7 @@ def children_of(process: int) -> list[int]:
 @pytest.mark.parametrize(
     ("number", "whom"), [(signal.SIGINT, "the first"), (signal.SIGTERM, "the other")]
 )
-def test_a_signal_to_one_stops_all_at_the_same_step(two, tmp_path, number, whom):
+def test_signal_to_one_rank_stops_all_at_the_same_step(two, tmp_path, number, whom):
     running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     (worker,) = children_of(running.process.pid)
@@ -233,7 +232,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step(two, tmp_path, number, whom)
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_may_change_on_the_way(tmp_path):
+def test_number_of_processes_may_change_when_resuming(tmp_path):
     folders = [tmp_path / "changing", tmp_path / "alone"]
     for folder in folders:
         folder.mkdir()
@@ -274,7 +273,7 @@ def start_alone(rank: int, port: int, folder: Path, *changes: str) -> subprocess
 
 
 @pytest.mark.slow
-def test_a_missing_process_is_named_within_the_timeout(tmp_path):
+def test_missing_rank_is_named_within_the_timeout(tmp_path):
     process = start_alone(0, free_port(), tmp_path, "training.join_timeout=2")
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (1, "")
@@ -284,16 +283,16 @@ def test_a_missing_process_is_named_within_the_timeout(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_first_process_that_never_comes_is_told_within_the_timeout(tmp_path):
+def test_missing_rank_0_is_reported_within_the_timeout(tmp_path):
     process = start_alone(1, free_port(), tmp_path, "training.join_timeout=2")
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert err.startswith("error: the processes cannot meet at 127.0.0.1:")
+    assert err.startswith("error: the processes cannot connect at 127.0.0.1:")
     assert err.count("\n") == 1
 
 
-def come_and_go(rank: int, port: int) -> None:
-    """The other process ends when it has come, and before it is connected."""
+def join_and_end(rank: int, port: int) -> None:
+    """Rank 1 ends when it has joined, before it is connected."""
     os.environ |= environment(rank, 2, port)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
     if rank == 1:
@@ -304,13 +303,13 @@ def come_and_go(rank: int, port: int) -> None:
         pytest.raises(ProcessError, match="another process of this run is gone or does not answer"),
         init_distributed(None, torch.device("cpu"), 2),
     ):
-        raise AssertionError("met somebody who is gone")
+        raise AssertionError("connected to a rank that has ended")
 
 
 @pytest.mark.slow
-def test_a_process_that_goes_before_it_is_connected_is_told_within_the_timeout():
+def test_rank_that_ends_before_connecting_is_reported_within_the_timeout():
     port = free_port()
-    processes = [context.Process(target=come_and_go, args=(rank, port)) for rank in (0, 1)]
+    processes = [context.Process(target=join_and_end, args=(rank, port)) for rank in (0, 1)]
     for process in processes:
         process.start()
     for process in processes:
@@ -318,14 +317,14 @@ def test_a_process_that_goes_before_it_is_connected_is_told_within_the_timeout()
         assert process.exitcode == 0
 
 
-def test_a_busy_port_is_named(tmp_path):
+def test_busy_port_is_reported(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start_alone(0, port, tmp_path, "training.join_timeout=5")
         _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err == (
-        f"error: the processes cannot meet at 127.0.0.1:{port}: the port is taken; "
+        f"error: the processes cannot connect at 127.0.0.1:{port}: the port is taken; "
         "choose another MASTER_PORT\n"
     )
 
@@ -333,26 +332,26 @@ def test_a_busy_port_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"RANK": "x"}, "RANK: a launcher sets it to a number, got 'x'"),
-        ({"RANK": "2"}, "RANK is 2, of WORLD_SIZE 2"),
-        ({"MASTER_PORT": "abc"}, "MASTER_PORT: a launcher sets it to a number, got 'abc'"),
+        ({"RANK": "x"}, "variable RANK must be a number, got 'x'"),
+        ({"RANK": "2"}, "RANK must be less than WORLD_SIZE, which is 2, got 2"),
+        ({"MASTER_PORT": "abc"}, "variable MASTER_PORT must be a number, got 'abc'"),
     ],
 )
-def test_what_a_launcher_says_is_checked(monkeypatch, change, words):
+def test_launcher_variables_are_checked(monkeypatch, change, words):
     for name, value in (environment(0, 2, 29500) | change).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=words):
         launched_processes()
 
 
-def test_a_launcher_of_one_process_is_as_good_as_none(monkeypatch):
+def test_launcher_of_one_process_counts_as_none(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     assert launched_processes() == 1
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert launched_processes() == 1
 
 
-def test_different_settings_are_refused_by_all(tmp_path):
+def test_different_settings_are_refused_by_all_ranks(tmp_path):
     port = free_port()
     processes = [
         start_alone(rank, port, tmp_path, f"training.seed={seed}")
@@ -366,7 +365,7 @@ def test_different_settings_are_refused_by_all(tmp_path):
         )
 
 
-def test_a_corpus_that_is_missing_is_told_once(tmp_path):
+def test_missing_corpus_is_reported_once(tmp_path):
     finished = run(
         *command("training.processes=2", "data.train=nowhere.tsv"), folder=tmp_path
     )  # fmt: skip
@@ -387,7 +386,7 @@ def by_torchrun(folder: Path, *changes: str, options: tuple[str, ...] = ()) -> s
 
 
 @pytest.mark.slow
-def test_torchrun_does_the_same(two, tmp_path):
+def test_torchrun_gives_the_same_bits(two, tmp_path):
     process = by_torchrun(tmp_path, "model.dropout=0.1")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -411,20 +410,20 @@ def test_torchrun_restarts_after_a_kill_to_the_same_bits(two, tmp_path):
     assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
 
 
-def meet_after(seconds: float, attempt: int, rank: int, port: int) -> None:
+def join_after(seconds: float, attempt: int, rank: int, port: int) -> None:
     """As torchrun's worker, whose store has seen earlier workers."""
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": "2"}
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
     time.sleep(seconds)
-    as_rank(rank, 2, port, Ranks.totals, (1.0,))
+    as_rank(rank, 2, port, Ranks.all_reduce_sum, (1.0,))
 
 
 @pytest.mark.slow
-def test_restarted_processes_do_not_look_for_those_that_are_gone():
+def test_restarted_ranks_ignore_those_that_have_ended():
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for attempt in (0, 1):
         processes = [
-            context.Process(target=meet_after, args=(seconds, attempt, rank, store.port))
+            context.Process(target=join_after, args=(seconds, attempt, rank, store.port))
             for rank, seconds in ((0, 0), (1, 2))
         ]
         for process in processes:
@@ -435,7 +434,7 @@ def test_restarted_processes_do_not_look_for_those_that_are_gone():
 
 
 @pytest.mark.slow
-def test_three_processes_continue_to_the_same_bits(tmp_path):
+def test_three_processes_resume_to_the_same_bits(tmp_path):
     changes = ("training.processes=3", "model.dropout=0.1")
     folders = [tmp_path / "whole", tmp_path / "parts"]
     for folder in folders:

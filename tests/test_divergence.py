@@ -1,4 +1,4 @@
-"""Numbers that stop being numbers: named by step, rate, part and pair, kept, and never saved."""
+"""NaN and Inf in training: located by step, rate, part and pair, reported, never saved."""
 
 import json
 import math
@@ -14,14 +14,14 @@ from minitransformer.errors import CheckpointError, DivergedError
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.recurrent import Recurrence
 from minitransformer.storage import json_with_checksum
-from minitransformer.training import divergence as incident
+from minitransformer.training import divergence
 from minitransformer.training.divergence import (
+    bisect_rows,
     locate_nonfinite,
     read_nonfinite_report,
-    smallest_part,
 )
 from tests.processes import run
-from tests.small_runs import same_bits, trainer_for, weights
+from tests.small_runs import NO_DROPOUT, same_bits, trainer_for, weights
 
 
 def poison_word(trainer, word: str) -> None:
@@ -33,7 +33,7 @@ def poison_word(trainer, word: str) -> None:
         trainer.model.encoder.embedding.weight[trainer.tokenizer.source.ids[word]] = 1e25
 
 
-def step_until_trouble(trainer) -> str:
+def step_until_diverged(trainer) -> str:
     def fifty_steps():
         for _ in range(50):
             trainer.step()
@@ -43,13 +43,10 @@ def step_until_trouble(trainer) -> str:
     return str(stopped.value)
 
 
-def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_path):
+def test_step_error_names_rate_part_and_pair_and_leaves_the_weights_unchanged(tmp_path):
     trainer = trainer_for(
         tmp_path / "run",
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
     )
     word = "car"
     numbers = [n for n, pair in trainer.corpus.train.numbered() if word in pair.source.split()]
@@ -58,18 +55,18 @@ def test_a_step_names_rate_part_and_pair_and_keeps_the_weights_as_they_were(tmp_
     before = []
     take_step = trainer.optimizer.step
     trainer.optimizer.step = lambda rate: (take_step(rate), before.append(weights(trainer)))
-    message = step_until_trouble(trainer)
+    message = step_until_diverged(trainer)
     step = trainer.state.step + 1
     assert same_bits(weights(trainer), before[-1])
     assert f"the gradient of step {step} is nan (loss nan, learning rate 0.0" in message
     assert "it begins in encoder.layers.0.self_attention.scores, with " in message
     assert "There is no checkpoint yet. Lower training.learning_rate, set or lower" in message
-    told = [number for number in range(1, 300) if f"line {number} of en-es (train): " in message]
-    assert told
-    assert set(told) <= set(numbers)
+    named = [number for number in range(1, 300) if f"line {number} of en-es (train): " in message]
+    assert named
+    assert set(named) <= set(numbers)
 
 
-def test_a_batch_that_cannot_be_kept_is_told_all_the_same(tmp_path, monkeypatch):
+def test_divergence_is_reported_when_its_batch_cannot_be_saved(tmp_path, monkeypatch):
     def full(path, files):
         raise OSError(28, "No space left on device")
 
@@ -77,31 +74,31 @@ def test_a_batch_that_cannot_be_kept_is_told_all_the_same(tmp_path, monkeypatch)
     trainer.step()
     trainer.save()
     poison_word(trainer, "car")
-    monkeypatch.setattr(incident, "replace_folder", full)
-    message = step_until_trouble(trainer)
-    assert "Checkpoints are as they were. " in message
-    assert message.endswith("again with --fresh (its batch is not kept: No space left on device)")
+    monkeypatch.setattr(divergence, "replace_folder", full)
+    message = step_until_diverged(trainer)
+    assert "Checkpoints are unchanged. " in message
+    assert message.endswith(
+        "again with --fresh (its batch could not be saved: No space left on device)"
+    )
 
 
-def test_the_batch_is_kept_and_gives_the_same_trouble_again(tmp_path):
+def test_saved_batch_reproduces_the_divergence(tmp_path):
     trainer = trainer_for(tmp_path / "run")  # dropout on
     poison_word(trainer, "car")
-    message = step_until_trouble(trainer)
+    message = step_until_diverged(trainer)
     folder = tmp_path / "run" / "diverged" / f"step-{trainer.state.step + 1:06d}"
     assert f"python -m minitransformer.doctor --replay {folder}" in message
-    kept_incident = read_nonfinite_report(folder)
+    report = read_nonfinite_report(folder)
     kept = read_tensors(folder / "model.safetensors")
     assert same_bits(kept, weights(trainer))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
-    again = locate_nonfinite(
-        training_loss, kept_incident.batch(), seed=kept_incident.seed, scale=kept_incident.scale
-    )
-    assert (again.part, tuple(again.rows)) == (kept_incident.part, kept_incident.rows)
+    again = locate_nonfinite(training_loss, report.batch(), seed=report.seed, scale=report.scale)
+    assert (again.part, tuple(again.rows)) == (report.part, report.rows)
     assert not any(parameter.grad is not None for parameter in trainer.model.parameters())
 
 
 @pytest.mark.parametrize("rdrop_alpha", [0, 1])
-def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path, rdrop_alpha):
+def test_only_pair_with_a_nonfinite_gradient_is_located(tmp_path, rdrop_alpha):
     trainer = trainer_for(tmp_path / "run", f"training.rdrop_alpha={rdrop_alpha}")
     batch = trainer.stream.next()
     common = set(batch.source[0].tolist())
@@ -114,33 +111,33 @@ def test_one_pair_whose_gradient_alone_is_no_number_is_found_among_all(tmp_path,
 
     trainer.model.encoder.embedding.weight.register_hook(explode)
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
-    trouble = locate_nonfinite(training_loss, batch, seed=7, scale=0.1)
-    assert (trouble.part, trouble.rows) == ("the gradient of encoder.embedding.weight", [0])
-    assert len(trouble.stages) > 10
-    assert all(stage.largest < 1e3 for stage in trouble.stages)
+    nonfinite = locate_nonfinite(training_loss, batch, seed=7, scale=0.1)
+    assert (nonfinite.part, nonfinite.rows) == ("the gradient of encoder.embedding.weight", [0])
+    assert len(nonfinite.maxima) > 10
+    assert all(maximum.value < 1e3 for maximum in nonfinite.maxima)
 
 
-def test_weights_that_are_no_numbers_are_named_themselves(tmp_path):
+def test_nonfinite_weights_are_named(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     with torch.no_grad():
         trainer.model.head.bias[5] = torch.inf
-    assert "it begins in the weights head.bias, with " in step_until_trouble(trainer)
+    assert "it begins in the weights head.bias, with " in step_until_diverged(trainer)
 
 
-def test_a_healthy_batch_has_no_trouble(tmp_path):
+def test_locate_nonfinite_finds_nothing_in_a_finite_batch(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     assert locate_nonfinite(training_loss, trainer.stream.next(), seed=1, scale=0.1) is None
 
 
 @pytest.mark.parametrize("bad", [[3], [0, 7], list(range(9)), []])
-def test_rows_are_halved_for_as_long_as_a_half_is_bad(bad):
-    found = smallest_part(list(range(9)), lambda rows: bool(set(bad) & set(rows)))
+def test_bisect_rows_halves_as_long_as_a_half_is_bad(bad):
+    found = bisect_rows(list(range(9)), lambda rows: bool(set(bad) & set(rows)))
     assert len(found) == 1 if bad else found == list(range(9))
     assert not bad or found[0] in bad
 
 
-def test_an_evaluation_that_is_no_number_names_split_part_and_pair(tmp_path):
+def test_nonfinite_evaluation_names_split_part_and_pair(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
     with pytest.raises(DivergedError) as stopped:
@@ -153,19 +150,19 @@ def test_an_evaluation_that_is_no_number_names_split_part_and_pair(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["weights", "optimizer"])
-def test_what_is_no_number_never_reaches_a_checkpoint(tmp_path, where):
+def test_nonfinite_tensors_are_never_saved(tmp_path, where):
     trainer = trainer_for(tmp_path / "run")
     trainer.step()
     trainer.save()
     trainer.step()
     tensors = {"weights": trainer.model.state_dict(), "optimizer": trainer.optimizer.state}[where]
     next(value for value in tensors.values() if value.dim() == 2)[0, 0] = torch.nan
-    with pytest.raises(DivergedError, match=r"step 2 is not saved: '.*' has values that are not"):
+    with pytest.raises(DivergedError, match=r"step 2 is not saved: '.*' has NaN or infinite values"):
         trainer.save()
     assert trainer.run_folder.steps() == [1]
 
 
-def test_no_number_comes_out_of_a_checkpoint_either(tmp_path, monkeypatch):
+def test_nonfinite_tensors_are_never_loaded(tmp_path, monkeypatch):
     trainer = trainer_for(tmp_path / "run")
     trainer.step()
     trainer.save()
@@ -179,7 +176,7 @@ def test_no_number_comes_out_of_a_checkpoint_either(tmp_path, monkeypatch):
     assert complaints[0].endswith("'head.bias' has NaN or infinite values")
 
 
-def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
+def test_huge_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
     result = run(
         "train.py", "--config", "tiny.yaml", "--set", "training.learning_rate=1e12",
         "--set", "training.schedule=constant", "--set", "model.dropout=0.1",
@@ -193,10 +190,10 @@ def test_the_highest_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
     assert json.loads((folder / "batch.json").read_text())["content"]["part"]
 
 
-def test_the_doctor_plays_it_again(tmp_path):
+def test_doctor_replays_a_saved_batch(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
-    step_until_trouble(trainer)
+    step_until_diverged(trainer)
     (folder,) = (tmp_path / "run/diverged").iterdir()
     told = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
     assert (told.code, told.err) == (0, "")
@@ -219,13 +216,13 @@ def test_the_doctor_plays_it_again(tmp_path):
     assert told.err.startswith("error: moved must stay inside its run: ")
 
 
-def test_a_recurrent_model_names_its_own_parts_and_is_played_again(tmp_path, capsys):
+def test_recurrent_model_is_located_and_replayed(tmp_path, capsys):
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", "model.attention=multiplicative"
     )
     with torch.no_grad():
         trainer.model.decoder.attention.key.weight.fill_(1e38)
-    message = step_until_trouble(trainer)
+    message = step_until_diverged(trainer)
     assert "it begins in decoder.attention.scores, with " in message
     (folder,) = (tmp_path / "run/diverged").iterdir()
     assert replay(folder) == 0
@@ -251,18 +248,18 @@ def spoil_second_word(recurrence: Recurrence) -> None:
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("way", ["forward_rnn", "backward_rnn"])
-def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell, way):
+def test_candidate_is_named_before_the_gates_that_pass_nan_on(tmp_path, cell, way):
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", f"model.cell={cell}", "model.bidirectional=true"
     )
     spoil_second_word(trainer.model.encoder.layers[0].get_submodule(way))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     batch = trainer.stream.next()
-    trouble = locate_nonfinite(training_loss, batch, seed=1, scale=0.1)
-    assert trouble.part == trouble.stages[-1].name == f"encoder.layers.0.{way}.candidate"
-    assert all(math.isfinite(stage.largest) for stage in trouble.stages[:-1])
+    nonfinite = locate_nonfinite(training_loss, batch, seed=1, scale=0.1)
+    assert nonfinite.part == nonfinite.maxima[-1].name == f"encoder.layers.0.{way}.candidate"
+    assert all(math.isfinite(maximum.value) for maximum in nonfinite.maxima[:-1])
     several = (batch.source != PAD_ID).sum(dim=1) > 1
-    assert trouble.rows == several.nonzero().flatten().tolist()
+    assert nonfinite.rows == several.nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -277,10 +274,10 @@ def test_what_began_it_is_named_before_the_gates_that_pass_it_on(tmp_path, cell,
         {"start_id": -5},
     ],
 )
-def test_a_kept_batch_of_a_stranger_is_not_believed(tmp_path, change):
+def test_saved_batch_is_validated(tmp_path, change):
     trainer = trainer_for(tmp_path / "run")
     poison_word(trainer, "car")
-    step_until_trouble(trainer)
+    step_until_diverged(trainer)
     (folder,) = (tmp_path / "run/diverged").iterdir()
     content = json.loads((folder / "batch.json").read_text())["content"]
     (folder / "batch.json").write_bytes(json_with_checksum(content | change))

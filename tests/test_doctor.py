@@ -17,11 +17,11 @@ from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding
 from minitransformer.doctor.model_checks import (
     CHECKS,
     LONGEST,
+    CheckModel,
     Patient,
     attention_rows,
     cached_as_uncached,
     decoder_input,
-    examine_before_training,
     few_pairs,
     finite_everywhere,
     new_patient,
@@ -334,9 +334,9 @@ def test_an_examined_training_has_the_bits_of_one_that_was_not(tmp_path):
     plain, examined = (
         trainer_for(tmp_path / name, "training.steps=6") for name in ("plain", "examined")
     )
-    assert plain.run() == 0
-    examine_before_training(examined)
-    assert examined.run() == 0
+    assert plain.fit() == 0
+    CheckModel().on_start(examined)
+    assert examined.fit() == 0
     assert same_bits(weights(plain), weights(examined))
     assert same_bits(plain.optimizer.state, examined.optimizer.state)
 
@@ -404,12 +404,12 @@ def test_a_run_that_goes_on_is_examined_and_one_that_is_finished_is_not(tmp_path
     monkeypatch.setattr(examination, "quick_checks", look)
     path = tmp_path / "run"
     trainer = trainer_for(path)
-    examine_before_training(trainer)
+    CheckModel().on_start(trainer)
     for _ in range(3):
         trainer.step()
     trainer.save()
     trainer = trainer_for(path)
-    examine_before_training(trainer)
-    trainer.run()
-    examine_before_training(trainer_for(path))
+    CheckModel().on_start(trainer)
+    trainer.fit()
+    CheckModel().on_start(trainer_for(path))
     assert examined == [True, False]

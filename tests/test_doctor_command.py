@@ -26,7 +26,7 @@ def one_thread():
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("small") / "run"
-    trainer_for(path, *SHORT).run()
+    trainer_for(path, *SHORT).fit()
     return path
 
 
@@ -271,7 +271,7 @@ def test_help_and_usage_errors_answer_without_torch(arguments, code, tmp_path):
 
 def test_a_recurrent_run_is_looked_at_as_well(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    trainer_for(Path("run"), *SHORT, "model.kind=recurrent", "model.attention=none").run()
+    trainer_for(Path("run"), *SHORT, "model.kind=recurrent", "model.attention=none").fit()
     code, lines = doctor(capsys, "--run", "run")
     assert (code, lines[-1]) == (0, "18 ok, 0 failed")
     assert "ok    attention             the model has no attention" in lines

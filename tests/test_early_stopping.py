@@ -23,7 +23,7 @@ class Spoiler(Callback):
 
 def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
     trainer = trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()])
-    assert trainer.run() == 0
+    assert trainer.fit() == 0
     assert (trainer.state.best_step, trainer.state.step) == (4, 8)
     assert trainer.has_lost_patience
     assert RunFolder(tmp_path / "run").pointed("best") == 4
@@ -31,20 +31,20 @@ def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
     assert Translator.load(tmp_path / "run", checkpoint="last").checkpoint == "step-000008"
 
 
-def test_a_run_that_stopped_early_is_finished_until_it_is_given_more_patience(tmp_path):
-    trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()]).run()
+def test_stopped_run_is_finished_until_patience_is_raised(tmp_path):
+    trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()]).fit()
     again = trainer_for(tmp_path / "run", *SETTINGS)
     assert again.is_finished
     more = trainer_for(tmp_path / "run", *SETTINGS, "training.patience=5")
     assert not more.is_finished
-    more.run()
+    more.fit()
     assert more.state.step > 8
 
 
 def test_patience_is_counted_across_an_interruption(tmp_path):
     whole = trainer_for(tmp_path / "whole", *SETTINGS, callbacks=[Spoiler()])
-    whole.run()
-    trainer_for(tmp_path / "parts", *SETTINGS, "training.steps=7", callbacks=[Spoiler()]).run()
+    whole.fit()
+    trainer_for(tmp_path / "parts", *SETTINGS, "training.steps=7", callbacks=[Spoiler()]).fit()
     # The seventh step was the last one, so it was evaluated, which the whole run did not do.
     resumed = trainer_for(tmp_path / "parts", *SETTINGS, callbacks=[Spoiler()])
     assert resumed.state.evaluations_since_best == 2
@@ -56,20 +56,20 @@ def test_patience_is_counted_across_an_interruption(tmp_path):
             interrupted.evaluate()
     interrupted.save()
     resumed = trainer_for(tmp_path / "cut", *SETTINGS, callbacks=[Spoiler()])
-    resumed.run()
+    resumed.fit()
     assert resumed.state.step == whole.state.step
     assert same_bits(weights(resumed), weights(whole))
     assert final_hashes(tmp_path / "cut") == final_hashes(tmp_path / "whole")
 
 
-def test_no_more_checkpoints_are_kept_than_asked_for_besides_the_best(tmp_path):
+def test_keep_checkpoints_counts_without_the_best(tmp_path):
     settings = (*SETTINGS, "training.patience=6", "training.keep_checkpoints=3")
     trainer = trainer_for(tmp_path / "run", *settings, callbacks=[Spoiler()])
-    trainer.run()
+    trainer.fit()
     assert RunFolder(tmp_path / "run").steps() == [16, 15, 14, 4]
 
 
-def test_the_console_says_why_it_stopped(tmp_path):
+def test_console_prints_why_training_stopped(tmp_path):
     changes = ("data.limit=24", "model.d_model=16", "training.learning_rate=0.5",
                "training.clip_norm=0", "evaluation.every=2", "evaluation.best_metric=exact_match",
                "training.patience=2", "training.steps=50",

@@ -35,7 +35,7 @@ def test_a_test_split_is_scored_with_the_checkpoint_that_was_selected(tmp_path):
     trainer = trainer_for(
         tmp_path / "run", f"data.test={tmp_path / 'test.tsv'}", "evaluation.best_metric=loss",
     )  # fmt: skip
-    trainer.run()
+    trainer.fit()
     best = evaluate(tmp_path, "run")
     assert f"run (step-{trainer.state.best_step:06d}) on " in best.out
     assert "1 with words or characters that training does not have, kept (first: line 2" in best.out
@@ -46,7 +46,7 @@ def test_a_test_split_is_scored_with_the_checkpoint_that_was_selected(tmp_path):
 def test_a_finished_run_is_scored_on_new_pairs_but_not_on_splits_that_changed(tmp_path):
     rows = [f"a{number} b\tc{number}" for number in range(40)]
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
-    trainer_for(tmp_path / "run", f"data.train={tmp_path / 'all.tsv'}", "data.split_valid=9").run()
+    trainer_for(tmp_path / "run", f"data.train={tmp_path / 'all.tsv'}", "data.split_valid=9").fit()
     (tmp_path / "new.tsv").write_text("a1 b\tc1\n")
     on_new = evaluate(tmp_path, "run", "--set", "data.test=new.tsv")
     assert "on new.tsv (test): 1 pair\n" in on_new.out
@@ -61,7 +61,7 @@ def test_pairs_that_may_have_been_learned_from_are_not_a_test(tmp_path):
     rows = [f"a{number} b\tc{number}" for number in range(40)]
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
     settings = (f"data.train={tmp_path / 'all.tsv'}", "data.split_valid=5", "data.split_test=9")
-    trainer_for(tmp_path / "run", *settings).run()
+    trainer_for(tmp_path / "run", *settings).fit()
     whole = evaluate(tmp_path, "run")
     assert "all.tsv (test): 9 pairs" in whole.out
     assert "training pairs" not in whole.out
@@ -148,7 +148,7 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
 
 
 def test_two_runs_are_compared_by_paired_bootstrap(tiny, tmp_path):
-    trainer_for(tmp_path / "weak").run()
+    trainer_for(tmp_path / "weak").fit()
     against = ["--split", "valid", "--against", tmp_path / "weak"]
     result = evaluate(tiny.folder, "runs/tiny", *against)
     assert result.code == 0, result.err
@@ -169,7 +169,7 @@ def test_the_mean_of_checkpoints_is_what_an_averaged_run_translates_with(tmp_pat
         tmp_path / "run", "evaluation.average_checkpoints=3", "training.keep_checkpoints=4",
         "training.save_every=3",
     )  # fmt: skip
-    trainer.run()
+    trainer.fit()
     folder = trainer.run_folder
     steps = sorted(folder.steps())
     assert len(steps) == 4
@@ -193,7 +193,7 @@ def test_a_run_that_was_interrupted_translates_with_the_mean_of_one_that_was_not
         "evaluation.average_checkpoints=3", "training.keep_checkpoints=3", "training.save_every=3",
         "evaluation.every=6",
     )  # fmt: skip
-    trainer_for(tmp_path / "whole", *settings).run()
+    trainer_for(tmp_path / "whole", *settings).fit()
     stopped = trainer_for(tmp_path / "parts", *settings)
     step = stopped.step
 
@@ -204,9 +204,9 @@ def test_a_run_that_was_interrupted_translates_with_the_mean_of_one_that_was_not
         return report
 
     stopped.step = step_to_a_signal
-    assert stopped.run() == 143
+    assert stopped.fit() == 143
     assert stopped.run_folder.steps()[0] == stop_at
-    trainer_for(tmp_path / "parts", *settings).run()
+    trainer_for(tmp_path / "parts", *settings).fit()
     whole, parts = (Translator.load(tmp_path / name) for name in ("whole", "parts"))
     assert whole.checkpoint == parts.checkpoint == "mean of 3, step-000006 to step-000012"
     for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
@@ -218,7 +218,7 @@ def test_a_mean_leaves_out_what_is_damaged_and_an_old_best(tmp_path, capsys):
         tmp_path / "run", "evaluation.average_checkpoints=2", "training.keep_checkpoints=2",
         "evaluation.best_metric=loss",
     )  # fmt: skip
-    trainer.run()
+    trainer.fit()
     folder = trainer.run_folder
     first = dataclasses.replace(trainer.state, step=1)  # as if it had been the best, and kept
     files = step_files(

@@ -126,7 +126,7 @@ def test_it_takes_unknown_words_and_sentences_beyond_our_longest(tmp_path):
 def trained(tmp_path_factory) -> Path:
     """A run of a shape that can be exported, and that has learnt its sentences."""
     folder = tmp_path_factory.mktemp("trained")
-    trainer_for(folder / "run", *MODERN, *LEARNING, "evaluation.every=60").run()
+    trainer_for(folder / "run", *MODERN, *LEARNING, "evaluation.every=60").fit()
     return folder
 
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_done_is_one_line(trained):
     assert result.code == 1
     result = command(trained, "run", "--ctranslate2", "run/config.yaml")
     assert (result.code, result.err) == (1, "error: run/config.yaml: Not a directory\n")
-    trainer_for(trained / "seed", "training.steps=1", "logging.tensorboard=false").run()
+    trainer_for(trained / "seed", "training.steps=1", "logging.tensorboard=false").fit()
     result = command(trained, "seed", "--ctranslate2", "out")
     expected = "error: CTranslate2 has no model.norm: none; to export, train with norm: pre\n"
     assert (result.code, result.err) == (2, expected)
@@ -192,7 +192,7 @@ def test_norm_post_needs_a_feed_forward_block(tmp_path):
 
 def test_a_recurrent_run_is_refused_in_one_line(tmp_path, capsys):
     changes = ("model.kind=recurrent", "training.steps=1", "logging.tensorboard=false")
-    trainer_for(tmp_path / "run", *changes).run()
+    trainer_for(tmp_path / "run", *changes).fit()
     out = tmp_path / "out"
     assert run_command(lambda: main([str(tmp_path / "run"), "--ctranslate2", str(out)])) == 2
     expected = "error: CTranslate2 has no model.kind: recurrent; to export, train with kind: "

@@ -162,7 +162,7 @@ def test_an_optimizer_that_does_not_fit_is_refused(hostile):
         {name: value for name, value in memory.items() if name != "head.bias.step"},
     ):
         write_tensors(hostile, tensor_bytes(wrong), "optimizer.safetensors")
-        with pytest.raises(CheckpointError, match="optimizer's memory belongs to other param"):
+        with pytest.raises(CheckpointError, match="optimizer state belongs to other param"):
             trainer_for(hostile)
 
 
@@ -256,7 +256,7 @@ def test_a_link_is_never_followed(hostile, tmp_path, name):
     path.symlink_to(outside)
     refused_by_all(hostile, f"{name}: a symbolic link")
     with contextlib.suppress(CheckpointError):  # what is inside a step is only moved aside
-        trainer_for(hostile, fresh=True).run()
+        trainer_for(hostile, fresh=True).fit()
     assert (sorted(outside.rglob("*")) if is_folder else outside.read_bytes()) == before
 
 

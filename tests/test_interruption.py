@@ -55,7 +55,7 @@ def assert_same(run_path: Path, expected: Path) -> None:
     ("number", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
-def test_a_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, number, code):
+def test_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, number, code):
     running = Running(*COMMAND, folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     running.signal(number)
@@ -68,7 +68,7 @@ def test_a_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, 
     assert_same(tmp_path / "runs/tiny", uninterrupted[0])
 
 
-def test_killed_at_five_random_moments_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
+def test_run_killed_at_random_moments_ends_with_the_same_bits(uninterrupted, tmp_path):
     expected, seconds = uninterrupted
     moments = random.Random(20)
     killed = 0
@@ -85,7 +85,7 @@ def test_killed_at_five_random_moments_a_run_ends_with_the_same_bits(uninterrupt
     assert_same(tmp_path / "runs/tiny", expected)
 
 
-def test_a_second_signal_ends_at_once():
+def test_second_signal_ends_the_process_at_once():
     code = """
 import os, signal
 from minitransformer.training.launcher import StopSignals
@@ -102,7 +102,7 @@ with StopSignals() as stop:
     assert result.returncode == -signal.SIGTERM
 
 
-def test_a_second_signal_ends_a_process_that_is_stuck():
+def test_second_signal_ends_a_process_stuck_in_c():
     code = """
 import hashlib
 from minitransformer.training.launcher import StopSignals
@@ -114,17 +114,17 @@ with StopSignals() as stop:
     with process:
         assert process.stdout.readline() == b"stuck\n"
         for _ in range(2):
+            time.sleep(0.5)  # until it is inside the function
             process.send_signal(signal.SIGTERM)
-            time.sleep(0.5)
         assert process.wait(timeout=30) == 143
 
 
-def test_a_signal_before_the_first_step_says_that_nothing_was_saved(tmp_path):
+def test_signal_before_the_first_step_saves_nothing(tmp_path):
     class Impatient(Callback):
         def on_start(self, trainer):
             os.kill(os.getpid(), signal.SIGINT)
 
     trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
-    assert trainer.run() == 130
+    assert trainer.fit() == 130
     assert not trainer.run_folder.has_started
-    assert trainer_for(tmp_path / "run").run() == 0
+    assert trainer_for(tmp_path / "run").fit() == 0

@@ -1,5 +1,6 @@
-"""The optimizer is torch's, without what torch's class brings along."""
+"""The optimizer is torch's, without what torch's class imports; the learning-rate schedule."""
 
+import math
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from minitransformer.settings import TrainingConfig
-from minitransformer.training.optimizer import AdamW
+from minitransformer.training.optimizer import AdamW, learning_rate
 from tests.processes import ROOT
 
 
@@ -18,7 +19,7 @@ def small_model() -> nn.Module:
 
 
 @pytest.mark.parametrize("stops_after", [None, 2])
-def test_every_bit_is_that_of_torch(stops_after):
+def test_adamw_equals_torch_bit_for_bit(stops_after):
     config = TrainingConfig(weight_decay=0.3, beta1=0.8, beta2=0.95)
     ours, theirs = small_model(), small_model()
     optimizer = AdamW(ours, config)
@@ -38,15 +39,15 @@ def test_every_bit_is_that_of_torch(stops_after):
         reference.step()
         reference.zero_grad()
         if step == stops_after:
-            memory = {name: value.clone() for name, value in optimizer.state.items()}
+            state = {name: value.clone() for name, value in optimizer.state.items()}
             optimizer = AdamW(ours, config)
-            optimizer.load(memory)
+            optimizer.load(state)
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             assert torch.equal(mine, other)
             assert mine.grad is None
 
 
-def test_what_is_not_trained_is_left_alone():
+def test_adamw_leaves_frozen_parameters_unchanged():
     model = small_model()
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
@@ -57,7 +58,7 @@ def test_what_is_not_trained_is_left_alone():
     assert {name.split(".")[0] for name in optimizer.state} == {"1", "2"}
 
 
-def test_training_does_not_load_the_compiler_of_torch(tmp_path):
+def test_training_does_not_load_torch_dynamo(tmp_path):
     code = (
         "import runpy, sys\n"
         "sys.argv = ['train.py', '--config', 'tiny.yaml', '--set', 'training.steps=2']\n"
@@ -68,3 +69,31 @@ def test_training_does_not_load_the_compiler_of_torch(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines()[-1] == "0 False"
+
+
+def rate(step: int, schedule: str, warmup_steps: int = 10, total_steps: int = 100) -> float:
+    config = TrainingConfig(
+        schedule=schedule, learning_rate=0.5, warmup_steps=warmup_steps, steps=total_steps
+    )
+    return learning_rate(step, config)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine"])
+def test_learning_rate_rises_linearly_to_its_peak(schedule):
+    assert [rate(step, schedule) for step in (1, 5, 10)] == pytest.approx([0.05, 0.25, 0.5])
+
+
+def test_constant_schedule_stays_at_the_peak():
+    assert [rate(step, "constant", warmup_steps=0) for step in (1, 50, 1000)] == [0.5] * 3
+
+
+def test_inverse_sqrt_schedule_halves_at_four_times_the_warmup():
+    assert rate(40, "inverse_sqrt") == pytest.approx(0.25)
+    assert rate(90, "inverse_sqrt") == pytest.approx(0.5 / 3)
+
+
+def test_cosine_schedule_ends_at_zero_and_is_half_in_the_middle():
+    assert rate(55, "cosine") == pytest.approx(0.25)
+    assert rate(100, "cosine") == pytest.approx(0)
+    assert rate(32, "cosine") == pytest.approx(0.25 * (1 + math.cos(math.pi * 22 / 90)))
+    assert rate(1, "cosine", warmup_steps=0) < 0.5

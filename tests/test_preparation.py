@@ -128,11 +128,11 @@ def test_a_run_continues_with_its_own_tokenizer_and_the_same_bits(large, tmp_pat
         "training.schedule=constant",
     )  # fmt: skip
     whole = trainer_for(tmp_path / "whole", *changes)
-    whole.run()
-    trainer_for(tmp_path / "parts", *changes, "training.steps=5").run()
+    whole.fit()
+    trainer_for(tmp_path / "parts", *changes, "training.steps=5").fit()
     resumed = trainer_for(tmp_path / "parts", *changes)
     assert any("is taken from" in note for note in resumed.notes)
-    resumed.run()
+    resumed.fit()
     assert same_bits(weights(whole), weights(resumed))
 
 
@@ -148,7 +148,7 @@ def test_another_tokenizer_than_the_stored_one_is_honoured(large, tmp_path):
 def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, tmp_path):
     write(tmp_path)
     changes = (f"data.train={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}")
-    trainer_for(tmp_path / "run", *changes).run()
+    trainer_for(tmp_path / "run", *changes).fit()
     (tmp_path / "pairs.tsv").write_text("x y\tz\n" * 20)
     with pytest.raises(CheckpointError, match="other sentence pairs"):
         trainer_for(tmp_path / "run", *changes)

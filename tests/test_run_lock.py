@@ -72,7 +72,7 @@ def test_a_held_folder_can_be_held_again_after_its_release(tmp_path):
 
 def test_starting_over_never_takes_the_lock_of_one_that_was_faster(tmp_path, monkeypatch):
     """Between moving the old run aside and holding the new folder, another training may begin."""
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     first, faster = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     first.hold()
     hold = RunFolder.hold

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from minitransformer.checkpoint import model_tensors, tensor_bytes
 from minitransformer.data.batching import fold_in
 from minitransformer.storage import checksum
-from minitransformer.training.trainer import INITIALIZATION, Trainer, evaluate_splits
+from minitransformer.training.trainer import INITIALIZATION, Trainer
 from tests.small_runs import trainer_for
 from tests.test_trainer import without_clock
 
@@ -49,15 +49,11 @@ def hash_of(trainer: Trainer) -> str:
 
 def look(trainer: Trainer) -> float:
     """The loss of the training pairs, without a word about it in the run's files."""
-    found = evaluate_splits(
-        trainer.model, trainer.texts, trainer.encoded, trainer.tokenizer, trainer.config,
-        trainer.ranks,
-    )  # fmt: skip
-    return found["train"].loss.mean
+    return trainer.evaluate_splits()["train"].loss.mean
 
 
 def take_step(trainer: Trainer) -> None:
-    """What Trainer.run does between two saves."""
+    """What Trainer.fit does between two saves."""
     trainer.step()
     if trainer.state.step % EVERY == 0 or trainer.is_finished:
         trainer.evaluate()
@@ -112,7 +108,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.trainer and self.trainer.state.step)
     @rule()
-    def save(self):  # Trainer.run saves nothing before the first step
+    def save(self):  # Trainer.fit saves nothing before the first step
         self.trainer.save()
         self.saved_step = self.trainer.state.step
 

@@ -14,7 +14,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seeds")
     paths = [folder / f"seed-{seed}" for seed in (1, 2)]
     for seed, path in enumerate(paths, start=1):
-        trainer_for(path, f"training.seed={seed}").run()
+        trainer_for(path, f"training.seed={seed}").fit()
     return paths
 
 
@@ -41,7 +41,7 @@ def test_seeds_are_told_as_a_mean_and_its_range(runs, monkeypatch, capsys):
 def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match="a run is named twice"):
         scores.refuse_other_settings([runs[0], runs[0]])
-    trainer_for(tmp_path / "wide", "model.d_model=32").run()
+    trainer_for(tmp_path / "wide", "model.d_model=32").fit()
     with pytest.raises(UserError, match=r"differ in model\.d_model"):
         scores.refuse_other_settings([runs[0], tmp_path / "wide"])
     half = trainer_for(tmp_path / "half")

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, once or twice, at any point: nothing is lost and nothing is spilled."""
+"""SIGINT and SIGTERM, once or twice, at any point: nothing is lost, no traceback is printed."""
 
 import shutil
 from pathlib import Path
@@ -55,10 +55,9 @@ def unexpected(err: str) -> list[str]:
     return [line for line in err.splitlines() if not line.startswith("warning: ")]
 
 
-def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path):
-    loading, batch, evaluation = (
-        (RESUME, "prepare_dataset"), (TRAINER, "learning_rate"), (TRAINER, "evaluate_splits"),
-    )  # fmt: skip
+def test_signal_at_any_stage_stops_the_run_and_it_resumes(whole, tmp_path):
+    loading, batch = (RESUME, "prepare_dataset"), (TRAINER, "learning_rate")
+    evaluation = (TRAINER, "Trainer.evaluate_splits")
     save = whole.call_index("write", "step-000006.part/model.safetensors")
     cases: list[tuple[Sabotage, set[int]]] = [
         (signal_at_call(SIGINT, *loading), {130}),
@@ -76,7 +75,7 @@ def test_a_signal_at_any_stage_ends_politely_and_the_run_goes_on(whole, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGINT twice", "SIGTERM twice"])
-def test_a_signal_at_any_change_of_the_disk_loses_nothing(whole, tmp_path, how):
+def test_signal_at_any_disk_write_loses_nothing(whole, tmp_path, how):
     number = Signals[how.split()[0]]
     began = (
         whole.call_index("rename", ".config.yaml.part") + 2
@@ -105,7 +104,7 @@ def test_a_signal_to_two_processes_loses_nothing(tmp_path):
         (Fault("SIGTERM", save), {143}),
         (Fault("SIGINT twice", save), {-SIGINT}),
         (signal_at_call(SIGINT, RESUME, "prepare_dataset"), {-SIGINT}),  # nothing to save
-        (signal_at_call(SIGTERM, TRAINER, "evaluate_splits"), {143}),
+        (signal_at_call(SIGTERM, TRAINER, "Trainer.evaluate_splits"), {143}),
     ]
     side_by_side(
         (
@@ -116,7 +115,7 @@ def test_a_signal_to_two_processes_loses_nothing(tmp_path):
     )
 
 
-def test_a_signal_in_the_middle_saves_the_step_that_it_came_in(whole, tmp_path):
+def test_signal_during_a_save_keeps_that_step(whole, tmp_path):
     fault = Fault("SIGTERM", whole.call_index("mkdir", ".step-000006.part") + 1)
     assert start(tmp_path, fault).finish().code == 143
     assert RunFolder(run_in(tmp_path)).pointed("last") == 6

@@ -90,7 +90,7 @@ def test_every_step_has_its_point(shown):
 def test_the_curves_train_can_be_thinned_out(tmp_path):
     trainer_for(
         tmp_path / "run", "logging.every=5", "model.max_length=12", callbacks=[TensorBoard()]
-    ).run()
+    ).fit()
     assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == [5, 10]
 
 
@@ -208,10 +208,10 @@ def test_the_config_is_there_to_read(shown, tiny_bn):
 
 
 def test_settings_that_change_on_the_way_are_told_again(tmp_path):
-    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     trainer_for(
         tmp_path / "run", "training.steps=14", "model.max_length=12", callbacks=[TensorBoard()]
-    ).run()
+    ).fit()
     config = series(tmp_path / "run/events.out.tfevents")["config"]
     assert list(config) == [0, 12]
     assert as_written(config[12]) == (tmp_path / "run/config.yaml").read_text(encoding="utf-8")
@@ -243,7 +243,7 @@ def test_shared_embeddings_are_shown_once(tmp_path):
     trainer_for(
         tmp_path / "run", "tokenizer.joint=true", "model.tie_embeddings=all",
         callbacks=[TensorBoard()],
-    ).run()  # fmt: skip
+    ).fit()  # fmt: skip
     names = sorted(path.name for path in (tmp_path / "run/projector").iterdir())
     assert names == ["shared.bytes", "shared.tsv"]
 
@@ -254,7 +254,7 @@ FEW = ("logging.examples=[Let's go]", "evaluation.every=4", "model.max_length=12
 @pytest.fixture(scope="module")
 def never_cut(tmp_path_factory):
     run = tmp_path_factory.mktemp("whole") / "run"
-    trainer_for(run, *FEW, callbacks=[TensorBoard()]).run()
+    trainer_for(run, *FEW, callbacks=[TensorBoard()]).fit()
     return everything_without_clock(run)
 
 
@@ -292,9 +292,9 @@ def test_cut_off_and_resumed_a_run_leaves_the_same(
     monkeypatch.setattr(place, name, fail_at(call, getattr(place, name)))
     watcher = TensorBoard()
     with pytest.raises(Killed):
-        trainer_for(tmp_path / "run", *FEW, callbacks=[watcher]).run()
+        trainer_for(tmp_path / "run", *FEW, callbacks=[watcher]).fit()
     watcher.events.close()
-    trainer_for(tmp_path / "run", *FEW, callbacks=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", *FEW, callbacks=[TensorBoard()]).fit()
     series(tmp_path / "run/events.out.tfevents")  # nothing is there twice
     assert everything_without_clock(tmp_path / "run") == never_cut
 
@@ -310,7 +310,7 @@ def test_a_recurrent_run_shows_its_one_attention_or_none(tmp_path, attention, ma
         "model.positional_encoding=none",
         f"model.attention={attention}",
     )
-    trainer_for(run, *FEW, *changes, "training.steps=1", callbacks=[TensorBoard()]).run()
+    trainer_for(run, *FEW, *changes, "training.steps=1", callbacks=[TensorBoard()]).fit()
     shown = series(run / "events.out.tfevents")
     assert {tag for tag in shown if tag.startswith("attention/")} == maps
     assert len([tag for tag in shown if tag.startswith("attention_entropy/")]) == len(maps)
@@ -324,37 +324,37 @@ def test_a_run_that_begins_again_goes_on_in_the_same_file(tmp_path, monkeypatch)
     monkeypatch.setattr(RunFolder, "save", fail_at(1, RunFolder.save))
     watcher = TensorBoard()
     with pytest.raises(Killed):
-        trainer_for(tmp_path / "run", callbacks=[watcher]).run()
+        trainer_for(tmp_path / "run", callbacks=[watcher]).fit()
     watcher.events.close()
     before = (tmp_path / "run/events.out.tfevents").stat().st_ino
-    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     assert (tmp_path / "run/events.out.tfevents").stat().st_ino == before
     assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == list(range(1, 13))
 
 
 def test_a_finished_run_that_is_started_again_stays_as_it_is(tmp_path):
-    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     before = everything_without_clock(tmp_path / "run")
-    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     assert everything_without_clock(tmp_path / "run") == before
 
 
 def test_more_steps_only_add_to_what_a_finished_run_has(tmp_path):
     events = tmp_path / "run/events.out.tfevents"
-    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).run()
+    trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     before = events.read_bytes()
     trainer_for(
         tmp_path / "run", "training.steps=14", "model.max_length=12", callbacks=[TensorBoard()]
-    ).run()
+    ).fit()
     assert events.read_bytes().startswith(before)  # an open TensorBoard reads on from there
     assert list(series(events)["train/loss"]) == list(range(1, 15))
 
 
 def test_events_can_begin_in_the_middle_of_a_run(tmp_path, capsys):
-    trainer_for(tmp_path / "run", "model.max_length=12").run()
+    trainer_for(tmp_path / "run", "model.max_length=12").fit()
     trainer_for(
         tmp_path / "run", "training.steps=14", "model.max_length=12", callbacks=[TensorBoard()]
-    ).run()
+    ).fit()
     assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == [13, 14]
     note = "note: TensorBoard shows this run from step 12 on; earlier steps were not written\n"
     assert capsys.readouterr().err == note
@@ -402,7 +402,7 @@ def test_what_a_reader_should_know_of_probes_is_said_once(tmp_path, capsys):
             f"logging.examples={probes}",
             "model.max_length=12",
             callbacks=[TensorBoard()],
-        ).run()
+        ).fit()
         return capsys.readouterr().err.splitlines()
 
     told = notes("odd", "[I go \U0010fff0\U0010fff1, \U0010fff0 schoool]")

@@ -1,4 +1,4 @@
-"""train.py as a user meets it."""
+"""What train.py prints and returns."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def train(folder: Path, *arguments: object):
     return run("train.py", *arguments, folder=folder)
 
 
-def test_it_says_what_it_will_do_and_what_comes_next(tiny):
+def test_train_prints_plan_result_and_next_commands(tiny):
     out = tiny.result.out
     for line in (
         "run         runs/tiny",
@@ -51,16 +51,16 @@ def test_it_says_what_it_will_do_and_what_comes_next(tiny):
          "recurrent: 1+1 layers of GRU, 64 wide, attention dot, position none"),
         (["kind=recurrent", "cell=lstm", "bidirectional=true", "attention=multiplicative",
           "output_projection=true"],
-         "recurrent: 1+1 layers of LSTM, both ways, 64 wide, attention multiplicative with W_O, "
-         "position sinusoidal"),
+         "recurrent: 1+1 layers of LSTM, bidirectional, 64 wide, attention multiplicative with "
+         "W_O, position sinusoidal"),
     ],
 )  # fmt: skip
-def test_the_plan_says_what_the_model_is_built_of(changes, line):
+def test_plan_describes_the_model(changes, line):
     settings = [f"model.{change}" for change in changes]
     assert shape(load_config(ROOT / "configs" / "tiny.yaml", settings).model) == line
 
 
-def test_a_config_is_found_as_a_path_or_in_configs_whatever_the_folder(tmp_path):
+def test_config_is_found_as_a_path_or_in_configs(tmp_path):
     (tmp_path / "own.yaml").write_bytes((ROOT / "configs" / "tiny.yaml").read_bytes())
     assert train(tmp_path, "--config", "own.yaml", *QUICK).code == 0
     assert (tmp_path / "runs" / "own" / "config.yaml").is_file()
@@ -68,7 +68,7 @@ def test_a_config_is_found_as_a_path_or_in_configs_whatever_the_folder(tmp_path)
     assert (tmp_path / "elsewhere" / "metrics.jsonl").is_file()
 
 
-def test_a_finished_run_says_so_and_fresh_moves_it_aside(tmp_path):
+def test_finished_run_is_reported_and_fresh_moves_it_aside(tmp_path):
     first = train(tmp_path, "--config", "tiny.yaml", *QUICK)
     assert first.code == 0
     again = train(tmp_path, "--config", "tiny.yaml", *QUICK)
@@ -109,7 +109,7 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         ([], 2, "--config"),
     ],
 )  # fmt: skip
-def test_mistakes_get_one_clear_line_and_the_right_code(tmp_path, arguments, code, message):
+def test_mistakes_get_one_line_and_their_exit_code(tmp_path, arguments, code, message):
     (tmp_path / "file").write_text("not a folder")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("precious")
@@ -160,7 +160,7 @@ def test_help_and_usage_errors_answer_without_torch(script, arguments, code, tmp
     assert result.stdout.splitlines()[-1] == "False"
 
 
-def test_another_python_than_the_installed_one_is_told_so(capsys):
+def test_missing_package_is_reported_with_the_install_command(capsys):
     def command() -> int:
         import a_package_that_nobody_has
 

@@ -20,7 +20,7 @@ from minitransformer.model.loss import TrainingLoss
 from minitransformer.run import RunFolder
 from minitransformer.training.callbacks import Callback
 from tests.corpus_files import counts
-from tests.small_runs import KINDS, RECURRENT, same_bits, trainer_for, weights
+from tests.small_runs import KINDS, NO_DROPOUT, RECURRENT, same_bits, trainer_for, weights
 
 
 def without_clock(path: Path) -> list[dict]:
@@ -37,7 +37,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
         for name, seed in (("first", 5), ("second", 5), ("other", 6))
     )
     for trainer in (first, second, other):
-        assert trainer.run() == 0
+        assert trainer.fit() == 0
     assert same_bits(weights(first), weights(second))
     assert not same_bits(weights(first), weights(other))
     assert without_clock(first.run_folder.metrics) == without_clock(second.run_folder.metrics)
@@ -51,7 +51,7 @@ def wholes(tmp_path_factory):
         for kind, changes in KINDS.items()
     }
     for trainer in trainers.values():
-        trainer.run()
+        trainer.fit()
     return trainers
 
 
@@ -71,7 +71,7 @@ def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, wholes
     torch.manual_seed(999)
     second = trainer_for(tmp_path / "parts", *KINDS[kind])
     assert second.state.step == stop_at
-    second.run()
+    second.fit()
     assert same_bits(weights(whole), weights(second))
     assert without_clock(whole.run_folder.metrics) == without_clock(second.run_folder.metrics)
     states = [dataclasses.asdict(trainer.state) for trainer in (whole, second)]
@@ -80,9 +80,9 @@ def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, wholes
     assert states[0] == states[1]
 
 
-def test_metrics_written_after_the_last_checkpoint_are_cut_off(tmp_path):
+def test_metrics_after_the_last_checkpoint_are_truncated(tmp_path):
     trainer = trainer_for(tmp_path / "run")
-    trainer.run()
+    trainer.fit()
     kept = trainer.run_folder.metrics.read_bytes()
     with trainer.run_folder.metrics.open("ab") as file:
         file.write(b'{"step": 99, half a li')
@@ -96,10 +96,7 @@ def test_metrics_written_after_the_last_checkpoint_are_cut_off(tmp_path):
 def test_micro_batches_equal_one_batch(tmp_path, kind, smoothing):
     settings = (
         *KINDS[kind],
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
         "data.limit=30",
         "training.clip_norm=0",
         f"training.label_smoothing={smoothing}",
@@ -125,10 +122,7 @@ def test_micro_batches_equal_one_batch(tmp_path, kind, smoothing):
 def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
     plain = (
         *KINDS[kind],
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
     )
     trainer = trainer_for(
         tmp_path / "run", *plain, "training.schedule=constant", "training.label_smoothing=0.1",
@@ -170,7 +164,7 @@ def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_watchers_are_told_of_everything_in_order(tmp_path):
+def test_callbacks_are_called_in_order(tmp_path):
     class Diary(Callback):
         def __init__(self):
             self.entries = []
@@ -192,7 +186,7 @@ def test_watchers_are_told_of_everything_in_order(tmp_path):
             self.entries.append(f"end {exit_code}")
 
     diary = Diary()
-    trainer_for(tmp_path / "run", callbacks=[diary]).run()
+    trainer_for(tmp_path / "run", callbacks=[diary]).fit()
     scores = "evaluation train+valid"
     assert diary.entries == [
         "start", scores, 1, 2, 3, "save", 4, 5, scores, "save", 6, "save", 7, 8, 9, "save",
@@ -201,19 +195,19 @@ def test_watchers_are_told_of_everything_in_order(tmp_path):
 
 
 def test_a_finished_run_trains_no_further_and_more_steps_continue_it(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     again = trainer_for(tmp_path / "run")
     before = weights(again)
     assert again.is_finished
-    again.run()
+    again.fit()
     assert same_bits(before, weights(again))
     longer = trainer_for(tmp_path / "run", "training.steps=15")
-    longer.run()
+    longer.fit()
     assert longer.state.step == 15
 
 
 def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     with pytest.raises(
         CheckpointError, match=r"settings \(model.d_model: 16, now 8; training.seed: 1, now 9\)"
     ):
@@ -221,13 +215,13 @@ def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"a b\tc d\ne\tf\n")
     settings = (f"data.train={data}",)
-    trainer_for(tmp_path / "own", *settings).run()
+    trainer_for(tmp_path / "own", *settings).fit()
     data.write_bytes(b"a b\tc d\ne\tg\n")
     with pytest.raises(CheckpointError, match="other sentence pairs"):
         trainer_for(tmp_path / "own", *settings)
 
 
-def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
+def test_best_checkpoint_survives_a_worse_end(tmp_path):
     trainer = trainer_for(tmp_path / "run", "evaluation.best_metric=loss")
     losses = {}
 
@@ -239,7 +233,7 @@ def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
                     trainer.model.head.weight.mul_(-50)
 
     trainer.callbacks.append(Spoiler())
-    trainer.run()
+    trainer.fit()
     assert losses[5] < losses[10]
     folder = RunFolder(tmp_path / "run")
     assert folder.pointed("best") == 5
@@ -248,8 +242,8 @@ def test_best_is_the_best_and_survives_a_worse_end(tmp_path):
     assert folder.steps() == [12, 10, 5]
 
 
-def test_a_best_step_that_is_gone_leaves_the_best_of_those_that_are_there(tmp_path):
-    trainer_for(tmp_path / "run", "evaluation.best_metric=loss").run()
+def test_missing_best_checkpoint_falls_back_to_the_recorded_best_step(tmp_path):
+    trainer_for(tmp_path / "run", "evaluation.best_metric=loss").fit()
     folder = RunFolder(tmp_path / "run")
     best = folder.best_step
     folder.point("best", 99)
@@ -257,7 +251,7 @@ def test_a_best_step_that_is_gone_leaves_the_best_of_those_that_are_there(tmp_pa
     assert Translator.load(folder.path).checkpoint == f"step-{best:06d}"
 
 
-def test_what_should_come_out_is_never_too_long_to_be_produced(tmp_path, monkeypatch):
+def test_capped_length_allows_every_reference(tmp_path, monkeypatch):
     trainer = trainer_for(tmp_path / "run", "model.max_length=64")
     pairs = [EncodedPair([4], [5] * 40 + [EOS_ID]), EncodedPair([4] * 30, [EOS_ID])]
     seen = []
@@ -267,13 +261,13 @@ def test_what_should_come_out_is_never_too_long_to_be_produced(tmp_path, monkeyp
     assert seen == [[64, 64], [2 * 41 + 10, 2 * 30 + 10]]
 
 
-def test_without_held_out_pairs_training_is_evaluated_alone(tmp_path):
+def test_without_held_out_pairs_only_training_pairs_are_evaluated(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"Good morning\tBuenos d\xc3\xadas\nGood night\tBuenas noches\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
-    trainer.run()
+    trainer.fit()
     assert {row["split"] for row in without_clock(trainer.run_folder.metrics)} == {"train"}
-    with pytest.raises(DataError, match="has no held-out pairs to judge by"):
+    with pytest.raises(DataError, match="has no held-out pairs to measure it on"):
         trainer_for(tmp_path / "best", f"data.train={data}", "evaluation.best_metric=loss")
 
 
@@ -289,9 +283,9 @@ def test_pairs_that_are_too_long_are_dropped_and_counted(tmp_path):
                     "model.positional_encoding=none")  # fmt: skip
 
 
-def test_training_can_start_from_weights_and_train_a_part(tmp_path):
+def test_init_from_loads_weights_and_trainable_freezes_the_rest(tmp_path):
     donor = trainer_for(tmp_path / "donor")
-    donor.run()
+    donor.fit()
     given = {name: value for name, value in weights(donor).items() if not name.startswith("head")}
     save_file(given, tmp_path / "given.safetensors")
     settings = (
@@ -300,16 +294,16 @@ def test_training_can_start_from_weights_and_train_a_part(tmp_path):
     trainer = trainer_for(tmp_path / "run", *settings)
     before = weights(trainer)
     assert same_bits({name: before[name] for name in given}, given)
-    trainer.run()
+    trainer.fit()
     after = weights(trainer)
     assert same_bits({name: after[name] for name in given}, given)
     assert not torch.equal(after["head.weight"], before["head.weight"])
     resumed = trainer_for(tmp_path / "run", *settings, "training.steps=20")
     assert same_bits(weights(resumed), after)
-    resumed.run()
+    resumed.fit()
 
 
-def test_the_parts_of_a_recurrent_model_have_names_to_start_from_and_to_train(tmp_path):
+def test_init_from_and_trainable_name_parts_of_a_recurrent_model(tmp_path):
     part = "encoder.layers.0.backward_rnn"
     given = {f"{part}.input_proj.weight": torch.full((24, 16), 0.5)}
     save_file(given, tmp_path / "given.safetensors")
@@ -341,20 +335,20 @@ def test_the_parts_of_a_recurrent_model_have_names_to_start_from_and_to_train(tm
         ({"head.bias": torch.zeros(2)}, r"'head.bias' is \(2,\) torch.float32, the model has"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(tmp_path, tensors, message):
+def test_init_from_refuses_other_names_and_shapes(tmp_path, tensors, message):
     save_file(tensors, tmp_path / "given.safetensors")
     with pytest.raises(CheckpointError, match=message):
         trainer_for(tmp_path / "run", f"training.init_from={tmp_path / 'given.safetensors'}")
 
 
-def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
+def test_rdrop_brings_two_dropout_passes_closer(tmp_path):
     apart = {}
     for rdrop_alpha in (1e-9, 20.0):  # the first draws its passes as the second, and weighs nothing
         trainer = trainer_for(
             tmp_path / str(rdrop_alpha), f"training.rdrop_alpha={rdrop_alpha}",
             "training.steps=30", "model.dropout=0.3",
         )  # fmt: skip
-        trainer.run()
+        trainer.fit()
         batch = trainer.stream.next()
         sums = []
         for weight in (1e-9, 1.0):
@@ -367,31 +361,28 @@ def test_two_passes_differ_by_their_dropout_and_come_closer_for_it(tmp_path):
     assert apart[1e-9] > 2 * apart[20.0] > 0
 
 
-def test_two_passes_resume_to_the_same_bits(tmp_path):
+def test_rdrop_resumes_to_the_same_bits(tmp_path):
     whole = trainer_for(tmp_path / "whole", "training.rdrop_alpha=2")
-    whole.run()
+    whole.fit()
     first = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
     while first.state.step < 7:
         first.step()
     first.save()
     second = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
-    second.run()
+    second.fit()
     assert same_bits(weights(whole), weights(second))
 
 
-def test_passes_that_nothing_makes_differ_are_refused(tmp_path):
+def test_rdrop_without_dropout_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="compares two passes with different dropout"):
         trainer_for(
             tmp_path,
             "training.rdrop_alpha=1",
-            "model.dropout=0",
-            "model.self_attention_dropout=0",
-            "model.cross_attention_dropout=0",
-            "model.activation_dropout=0",
+            *NO_DROPOUT,
         )
 
 
-def test_a_part_that_does_not_exist_cannot_be_trained(tmp_path):
+def test_trainable_refuses_a_part_that_does_not_exist(tmp_path):
     with pytest.raises(ConfigError, match="no part 'hed'; parts begin with decoder, encoder, head"):
         trainer_for(tmp_path / "run", "training.trainable=[hed]")
 
@@ -421,8 +412,8 @@ def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
     assert [row["exact_match"] for row in without_clock(trainer.run_folder.metrics)] == [0.0, 0.0]
 
 
-def test_starting_over_moves_nothing_until_the_new_run_can_begin(tmp_path):
-    trainer_for(tmp_path / "run").run()
+def test_fresh_moves_nothing_until_the_new_run_can_begin(tmp_path):
+    trainer_for(tmp_path / "run").fit()
     with pytest.raises(DataError):
         trainer_for(tmp_path / "run", "data.train=absent.tsv", fresh=True)
     assert trainer_for(tmp_path / "run").is_finished
@@ -431,7 +422,7 @@ def test_starting_over_moves_nothing_until_the_new_run_can_begin(tmp_path):
     assert fresh.state.step == 0
 
 
-def test_the_head_of_shared_embeddings_is_trained_by_its_own_name(tmp_path):
+def test_trainable_head_trains_tied_embeddings(tmp_path):
     trainer = trainer_for(
         tmp_path / "run", "model.tie_embeddings=target", "training.trainable=[head]"
     )
@@ -440,9 +431,9 @@ def test_the_head_of_shared_embeddings_is_trained_by_its_own_name(tmp_path):
 
 
 def test_a_finished_run_keeps_its_config(tmp_path):
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     again = trainer_for(tmp_path / "run", "training.steps=5")
-    again.run()
+    again.fit()
     assert again.run_folder.load_config().training.steps == 12
 
 
@@ -453,11 +444,11 @@ def test_a_signal_between_two_saves_is_followed_by_a_save(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
-    assert trainer.run() == 143
+    assert trainer.fit() == 143
     assert trainer.run_folder.steps()[0] == 4
 
 
-def test_sentences_too_short_for_bleu_have_none(tmp_path):
+def test_bleu_is_none_for_sentences_too_short(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"Good night\tBuenas noches\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
@@ -472,13 +463,10 @@ def test_sentences_too_short_for_bleu_have_none(tmp_path):
     [("model.norm=pre", "model.d_ff=32"), RECURRENT, (*RECURRENT, "model.cell=lstm")],
     ids=["transformer", "gru", "lstm"],
 )
-def test_half_the_bits_train_nearly_the_same_and_keep_whole_weights(tmp_path, shape):
+def test_bf16_trains_nearly_the_same_and_keeps_float32_weights(tmp_path, shape):
     shape = (
         *shape,
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
     )
     whole = trainer_for(tmp_path / "whole", *shape)
     half = trainer_for(tmp_path / "half", *shape, "training.precision=bf16")

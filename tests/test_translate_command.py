@@ -45,7 +45,7 @@ def test_one_line_out_for_each_line_in(tiny, ending):
 
 
 def test_one_line_out_for_each_line_in_with_subwords(tmp_path):
-    trainer_for(tmp_path / "run", "tokenizer.kind=bpe", "tokenizer.vocab_size=60").run()
+    trainer_for(tmp_path / "run", "tokenizer.kind=bpe", "tokenizer.vocab_size=60").fit()
     lines = [
         b"", b"   ", b"\t", b"x" * 100_000, b"go " * 30_000, "👩‍👩‍👧".encode(),
         "কর্ম ক\u200cখ".encode(), "مرحبا".encode(), b"a\0b", b"caf\xff\xfe",

@@ -119,7 +119,7 @@ def test_the_encoder_looks_from_words_to_words():
 def piece_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("pieces") / "run"
     trainer_for(path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60", "model.source_eos=true",
-                "model.num_heads=2", "model.max_length=14").run()  # fmt: skip
+                "model.num_heads=2", "model.max_length=14").fit()  # fmt: skip
     return path
 
 
@@ -193,7 +193,7 @@ def test_the_command_shows_words_in_every_form(piece_run, tmp_path):
 
 
 def test_where_tokens_are_words_nothing_changes(tmp_path):
-    trainer_for(tmp_path / "run", "training.steps=1", "model.max_length=12").run()
+    trainer_for(tmp_path / "run", "training.steps=1", "model.max_length=12").fit()
 
     def told(*arguments: object) -> str:
         result = run("translate.py", "--run", "run", *arguments, folder=tmp_path)

@@ -23,6 +23,7 @@ from minitransformer.model.loss import TrainingLoss, cross_entropy
 from minitransformer.model.trace import record
 from minitransformer.search import TokenScore, eval_mode, greedy
 from minitransformer.settings import Config
+from minitransformer.training.callbacks import Callback
 from minitransformer.training.optimizer import AdamW
 from minitransformer.training.trainer import Trainer
 
@@ -524,18 +525,23 @@ def unless_rounded(finding: Finding, in_float64: Finding, kind: str) -> Finding:
     )
 
 
-def examine_before_training(trainer: Trainer) -> None:
-    """Refuse to train a model that a check finds broken; warnings become notes of the run.
+class CheckModel(Callback):
+    """Refuse to train a model that fails a check; warnings become notes of the run.
 
-    Of several processes the first one looks, and nothing is exchanged meanwhile.
+    Rank 0 checks the model; an error is raised on all ranks.
     """
-    if trainer.is_finished or not trainer.ranks.is_first:
-        return
-    pairs = few_pairs(trainer.encoded["train"])
-    patient = new_patient(trainer.model, pairs, trainer.tokenizer, trainer.config)
-    is_fresh = trainer.state.step == 0 and not trainer.config.training.init_from
-    findings = quick_checks(patient, is_fresh=is_fresh)
-    for finding in findings:
-        if finding.verdict == FAILED:
-            raise ModelError(f"the model fails a check; {finding.sentence()}")
-    trainer.notes += [each.sentence() for each in findings if each.verdict == WARNING]
+
+    def on_start(self, trainer: Trainer) -> None:
+        with trainer.ranks.propagate_errors():
+            if trainer.ranks.is_first and not trainer.is_finished:
+                self.check(trainer)
+
+    def check(self, trainer: Trainer) -> None:
+        pairs = few_pairs(trainer.encoded["train"])
+        patient = new_patient(trainer.model, pairs, trainer.tokenizer, trainer.config)
+        is_fresh = trainer.state.step == 0 and not trainer.config.training.init_from
+        findings = quick_checks(patient, is_fresh=is_fresh)
+        for finding in findings:
+            if finding.verdict == FAILED:
+                raise ModelError(f"the model fails a check; {finding.sentence()}")
+        trainer.notes += [each.sentence() for each in findings if each.verdict == WARNING]

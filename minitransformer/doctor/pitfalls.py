@@ -358,7 +358,7 @@ def train_twin(config: Config, symptom: Symptom, mistake: AbstractContextManager
         pairs = few_pairs(trainer.encoded["train"])
         patient = new_patient(trainer.model, pairs, trainer.tokenizer, config)
         findings = quick_checks(patient, is_fresh=True)
-        if code := trainer.run():  # a signal
+        if code := trainer.fit():  # a signal
             raise SystemExit(code)
         trained = Trained(trainer, scores.all[0], scores.all[-1])
         return Twin(findings, trained.after, symptom.measured(trained))

@@ -75,10 +75,10 @@ def refuse_other_ids(incident: NonFiniteReport, tokenizer: PairTokenizer, folder
 
 def stage_lines(trouble: NonFinite) -> list[str]:
     """The largest value of each stage, in the order of computation."""
-    earlier, last = trouble.stages[:-STAGES], trouble.stages[-STAGES:]
+    earlier, last = trouble.maxima[:-STAGES], trouble.maxima[-STAGES:]
     width = max((len(stage.name) for stage in last), default=0)
     lines = [f"\n{'stage':{width}}  largest value"] if last else []
     if earlier:
-        most = max(stage.largest for stage in earlier)
+        most = max(stage.value for stage in earlier)
         lines.append(f"({len(earlier)} earlier ones, at most {shown(most)})")
-    return lines + [f"{stage.name:{width}}  {shown(stage.largest)}" for stage in last]
+    return lines + [f"{stage.name:{width}}  {shown(stage.value)}" for stage in last]

@@ -382,18 +382,18 @@ class TensorBoard(Callback):
             ]
         return [note for note in found if note]
 
-    def on_step(self, trainer: Trainer, report: StepMetrics) -> None:
-        self.tokens += report.loss.count
-        self.seconds += report.seconds
+    def on_step(self, trainer: Trainer, metrics: StepMetrics) -> None:
+        self.tokens += metrics.loss.count
+        self.seconds += metrics.seconds
         step = trainer.state.step
         if step % trainer.config.logging.every:
             return
         values = {
-            "train/loss": report.loss.mean,
-            "train/perplexity": perplexity(report.loss.mean),
-            "train/accuracy": report.accuracy.mean,
-            "train/learning_rate": report.learning_rate,
-            "train/gradient_norm": report.gradient_norm,
+            "train/loss": metrics.loss.mean,
+            "train/perplexity": perplexity(metrics.loss.mean),
+            "train/accuracy": metrics.accuracy.mean,
+            "train/learning_rate": metrics.learning_rate,
+            "train/gradient_norm": metrics.gradient_norm,
             "train/tokens_per_second": self.tokens / self.seconds,
         }
         self.events.add(step, scalars(values))

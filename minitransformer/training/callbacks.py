@@ -12,32 +12,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What one optimizer step did."""
+    """The loss, accuracy, gradient norm and time of one optimizer step."""
 
-    loss: Sum  # over the target's tokens, without label smoothing
+    loss: Sum  # over the target tokens of all ranks, without label smoothing
     accuracy: Sum
     learning_rate: float
-    gradient_norm: float
+    gradient_norm: float  # before clipping
     seconds: float
 
 
 class Callback:
-    """Something that looks at a run; the trainer calls it and knows nothing else of it."""
+    """What a trainer calls at each stage of a run; the methods of this base class do nothing."""
 
     def on_start(self, trainer: "Trainer") -> None:
-        """Everything is loaded; the first step comes next."""
+        """Called when everything is loaded, before the first step."""
 
-    def on_step(self, trainer: "Trainer", report: StepMetrics) -> None:
-        """An optimizer step was taken."""
+    def on_step(self, trainer: "Trainer", metrics: StepMetrics) -> None:
+        """Called after each optimizer step."""
 
     def on_evaluation(self, trainer: "Trainer", evaluations: dict[str, Evaluation]) -> None:
-        """The splits were scored at this step."""
+        """Called on rank 0 when the splits have been scored."""
 
     def on_warning(self, trainer: "Trainer", warning: str) -> None:
-        """The run goes on, but somebody should know this."""
+        """Called on rank 0 when training continues, but the user should know something."""
 
     def on_save(self, trainer: "Trainer") -> None:
-        """A checkpoint is about to be written: what it must know goes into the state now."""
+        """Called on rank 0 before a checkpoint is written, to update `trainer.state`."""
 
     def on_end(self, trainer: "Trainer", exit_code: int) -> None:
-        """The run is finished (0), or was stopped by a signal and saved."""
+        """Called when the run is finished (0), or was stopped by a signal and saved."""

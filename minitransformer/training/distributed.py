@@ -1,4 +1,4 @@
-"""Data-parallel training in several processes: how they join, and what they exchange."""
+"""Data-parallel training in several processes: how they connect, and what they exchange."""
 
 import json
 import os
@@ -20,11 +20,14 @@ from minitransformer.errors import ProcessError, UsageError, UserError
 from minitransformer.training.launcher import GRACE, Workers, launched_processes
 
 LOADING_TIMEOUT = timedelta(days=1)  # others wait while rank 0 reads a corpus of any size
-WATCHER_SECONDS = 2 * GRACE  # in which the watcher of a worker that is gone ends this process
+WATCHER_SECONDS = 2 * GRACE  # in which the watcher of a worker that has ended ends this process
 
 
 class Ranks:
-    """This process among those that train together; alone, there is nothing to exchange."""
+    """This process's rank, and the collectives of all ranks; alone, there is nothing to exchange.
+
+    Objects are sent as bytes, as torch's own collectives for objects would pickle them.
+    """
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank = rank
@@ -32,16 +35,16 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """The first process alone reads and writes the run's folder, and speaks."""
+        """Rank 0 alone reads and writes the run folder, and prints."""
         return self.rank == 0
 
     def set_timeout(self, seconds: float) -> None:
-        """Make collectives fail after waiting this long for another process."""
+        """Make collectives fail after waiting this long for another rank."""
         if self.world_size > 1:
             _set_pg_timeout(timedelta(seconds=seconds))
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """A module that begins with the first process's weights and averages all gradients."""
+        """Return a module that starts with rank 0's weights and averages gradients over ranks."""
         if self.world_size == 1:
             return module
         with warnings.catch_warnings():
@@ -52,13 +55,13 @@ class Ranks:
             )
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Gradients made within stay here, to be added up before the exchange."""
+        """Accumulate gradients on this rank, without averaging them over ranks yet."""
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
         return nullcontext()
 
     def all_reduce_sum(self, *values: float) -> list[float]:
-        """Each value, summed over all processes."""
+        """Return each value, summed over all ranks."""
         if self.world_size == 1:
             return list(values)
         sums = torch.tensor(values, dtype=torch.float64)
@@ -67,40 +70,40 @@ class Ranks:
         return totals
 
     def all_reduce_max(self, value: int) -> int:
-        """The largest value that any process gives."""
+        """Return the maximum over all ranks."""
         if self.world_size == 1:
             return value
-        highest = torch.tensor(value)
-        dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-        return int(highest)
+        maximum = torch.tensor(value)
+        dist.all_reduce(maximum, op=dist.ReduceOp.MAX)
+        return int(maximum)
 
     def broadcast(self, content: bytes) -> bytes:
-        """What the first process gives, for all."""
+        """Return the bytes of rank 0 on every rank."""
         if self.world_size == 1:
             return content
         length = torch.tensor(len(content))
         dist.broadcast(length, src=0)
-        letters = as_tensor(content, int(length))
-        dist.broadcast(letters, src=0)
-        return letters.numpy().tobytes()
+        buffer = to_tensor(content, int(length))
+        dist.broadcast(buffer, src=0)
+        return buffer.numpy().tobytes()
 
     def gather(self, content: bytes) -> list[bytes]:
-        """What each process gives, in their order."""
+        """Return the bytes of each rank, in the order of ranks, on every rank."""
         if self.world_size == 1:
             return [content]
         lengths = [torch.tensor(0) for _ in range(self.world_size)]
         dist.all_gather(lengths, torch.tensor(len(content)))
         longest = int(max(lengths))
-        letters = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
-        dist.all_gather(letters, as_tensor(content, longest))
+        buffers = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+        dist.all_gather(buffers, to_tensor(content, longest))
         return [
-            each[: int(length)].numpy().tobytes()
-            for each, length in zip(letters, lengths, strict=True)
+            buffer[: int(length)].numpy().tobytes()
+            for buffer, length in zip(buffers, lengths, strict=True)
         ]
 
     @contextmanager
     def propagate_errors(self) -> Iterator[None]:
-        """What goes wrong for one process within goes wrong for all, with the same words."""
+        """Re-raise an error of any rank on every rank."""
         if self.world_size == 1:
             yield
             return
@@ -109,21 +112,18 @@ class Ranks:
             yield
         except (UserError, OSError) as error:
             own = error
-        code = own.exit_code if isinstance(own, UserError) else 1
-        told = self.gather(json.dumps([str(own), code]).encode() if own else b"")
+        exit_code = own.exit_code if isinstance(own, UserError) else 1
+        messages = self.gather(json.dumps([str(own), exit_code]).encode() if own else b"")
         if own:
             raise own
-        for complaint in filter(None, told):
-            raise ProcessError(*json.loads(complaint))
+        for message in filter(None, messages):
+            raise ProcessError(*json.loads(message))
 
 
-def as_tensor(content: bytes, length: int) -> Tensor:
-    """The bytes as numbers, cut or filled up to a length."""
-    letters = torch.zeros(length, dtype=torch.uint8)
-    if content:
-        known = torch.frombuffer(bytearray(content[:length]), dtype=torch.uint8)
-        letters[: len(known)] = known
-    return letters
+def to_tensor(content: bytes, length: int) -> Tensor:
+    """Return bytes as a tensor of this length, truncated or padded with zeros."""
+    padded = bytearray(content[:length].ljust(length, b"\0"))
+    return torch.frombuffer(padded, dtype=torch.uint8) if padded else torch.empty(0).byte()
 
 
 def own_device(device: torch.device, processes: int) -> torch.device:
@@ -132,29 +132,31 @@ def own_device(device: torch.device, processes: int) -> torch.device:
         raise UsageError("device mps: several processes need --device cpu or cuda")
     if processes == 1 or device.type != "cuda":
         return device
-    number = int(os.environ.get("LOCAL_RANK", 0))
-    needed = int(os.environ.get("LOCAL_WORLD_SIZE", number + 1))
-    if needed > (have := torch.cuda.device_count()):
-        raise UsageError(f"device cuda: {needed} processes need one each, this machine has {have}")
-    torch.cuda.set_device(number)
-    return torch.device("cuda", number)
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    needed = int(os.environ.get("LOCAL_WORLD_SIZE", local_rank + 1))
+    if needed > (available := torch.cuda.device_count()):
+        raise UsageError(
+            f"device cuda: {needed} processes need one each, this machine has {available}"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
 @contextmanager
 def init_distributed(
     workers: Workers | None, device: torch.device, join_timeout: float
 ) -> Iterator[Ranks]:
-    """Join the other processes of the run, if there are any, for the time of a block."""
+    """Connect to the other processes of the run, if there are any, for the time of a block."""
     if workers is None and launched_processes() == 1:
         yield Ranks()
         return
     try:
-        yield join(workers, device, timedelta(seconds=join_timeout))
+        yield connect(workers, device, timedelta(seconds=join_timeout))
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         if workers:
-            time.sleep(WATCHER_SECONDS)  # a worker that is gone is reported by its watcher
+            time.sleep(WATCHER_SECONDS)  # a worker that has ended is reported by its watcher
         reason = str(error).splitlines()[0].partition("] ")[2] or "no connection"  # [file:line] why
         raise ProcessError(
             f"another process of this run is gone or does not answer ({reason}); "
@@ -165,13 +167,13 @@ def init_distributed(
             dist.destroy_process_group()
 
 
-def join(workers: Workers | None, device: torch.device, timeout: timedelta) -> Ranks:
-    """Wait for all processes, and connect them."""
+def connect(workers: Workers | None, device: torch.device, timeout: timedelta) -> Ranks:
+    """Wait for all processes of the run and initialize their process group."""
     store, rank, world_size = open_store(workers, timeout)
     store.set(f"here/{rank}", "")
     deadline = time.monotonic() + timeout.total_seconds()
-    names = {f"here/{each}": str(each) for each in range(world_size)}
-    while missing := [number for name, number in names.items() if not store.check([name])]:
+    keys = {f"here/{each}": str(each) for each in range(world_size)}
+    while missing := [number for key, number in keys.items() if not store.check([key])]:
         if time.monotonic() > deadline:
             raise ProcessError(
                 f"rank {', '.join(missing)} of {world_size} did not join within "
@@ -193,22 +195,22 @@ def open_store(workers: Workers | None, timeout: timedelta) -> tuple[Store, int,
             master_listen_fd=workers.listening.detach(),
         )  # fmt: skip
         return store, 0, workers.world_size
-    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
         is_of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         if not is_of_torchrun or os.environ.get("LOCAL_WORLD_SIZE") != str(world_size):
             return store, rank, world_size  # of several machines, each counts its own restarts
-        # torchrun's store outlives its workers, and with it the addresses of those that are gone.
+        # torchrun's store outlives its workers, and keeps the addresses of those that have ended.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return PrefixStore(f"attempt-{attempt}", store), rank, world_size
     except (ValueError, OSError) as error:
-        raise ProcessError(f"RANK is set, but the processes cannot meet: {error}") from None
+        raise ProcessError(f"RANK is set, but the processes cannot connect: {error}") from None
     except dist.DistError as error:
-        words = str(error).splitlines()[0]
-        why = f"not all came within {timeout.total_seconds():g} seconds (training.join_timeout)"
-        if "EADDRINUSE" in words or "address already in use" in words.lower():
+        why = str(error).splitlines()[0]
+        if "EADDRINUSE" in why or "address already in use" in why.lower():
             why = "the port is taken; choose another MASTER_PORT"
-        elif "timed out" not in words.lower():
-            why = words
-        raise ProcessError(f"the processes cannot meet at {place}: {why}") from None
+        elif "timed out" in why.lower():
+            why = f"not all joined within {timeout.total_seconds():g} seconds"
+            why += " (training.join_timeout)"
+        raise ProcessError(f"the processes cannot connect at {address}: {why}") from None

@@ -1,4 +1,4 @@
-"""Training that goes wrong: NaN or Inf, located and kept; a decoder that ignores the source.
+"""Training that goes wrong: NaN or Inf, located and saved; a decoder that ignores the source.
 
 runs/tiny/diverged/step-000012/{model.safetensors, batch.json}
 B batch, T target.
@@ -43,32 +43,179 @@ from minitransformer.translator import without_controls
 if TYPE_CHECKING:
     from minitransformer.training.trainer import Trainer
 
+FOLDER, BATCH, WEIGHTS = "diverged", "batch.json", "model.safetensors"
+MAX_EXAMPLES, MAX_CHARACTERS = 3, 120  # of the pairs in an error message
 
-class Stage(NamedTuple):
-    """One tensor on the way through the model."""
+
+@dataclass(kw_only=True, frozen=True)
+class NonFiniteReport:
+    """A batch that gave NaN or Inf, what it takes to compute it again, and where they began."""
+
+    step: Annotated[int, Range(0, 2**53)] = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0  # that torch had before this batch
+    scale: Annotated[float, Range(0, 1e30)] = 1.0  # of its summed loss
+    start_id: Annotated[int, Range(0, 10**9)] = 0
+    is_training: bool = True
+    part: str = ""  # of the model, where it began
+    rows: tuple[int, ...] = ()  # of the batch, in which it happened
+    examples: tuple[str, ...] = ()  # the first of them: "line 7: I go home → Voy a casa"
+    sources: tuple[tuple[int, ...], ...] = ()
+    targets: tuple[tuple[int, ...], ...] = ()
+
+    def batch(self) -> Batch:
+        pairs = zip(self.sources, self.targets, strict=True)
+        return make_batch([EncodedPair(list(a), list(b)) for a, b in pairs], self.start_id)
+
+    def description(self) -> str:
+        """Return where it began, and with which sentences."""
+        if not self.part:
+            return "each batch by itself is finite, only their sum is not"
+        pairs = "; ".join(self.examples)
+        if len(self.rows) > len(self.examples):
+            count = "all" if len(self.rows) == len(self.sources) else f"{len(self.rows)} of"
+            pairs = f"{count} {len(self.sources)} pairs of its batch, such as {self.examples[0]}"
+        return f"it begins in {self.part}, with {pairs}"
+
+
+class TensorMaximum(NamedTuple):
+    """The largest absolute value of one tensor of a forward pass."""
 
     name: str  # such as decoder.layers.0.cross_attention.scores
-    largest: float  # the highest absolute value; nan where one is not a number
+    value: float  # NaN where the tensor has one
 
 
 class NonFinite(NamedTuple):
-    """The first thing that is not finite when a batch is computed once more."""
+    """The first tensor that is not finite when a batch is computed again."""
 
     part: str
-    rows: list[int]  # of the batch: the sentences that it happens with
-    stages: list[Stage]  # up to there
+    rows: list[int]  # of the batch, in which it happens
+    maxima: list[TensorMaximum]  # of all tensors up to there
+
+
+def nonfinite_gradient_error(
+    trainer: "Trainer", batches: list[Batch], step: int, rate: float, loss: Sum, norm: float
+) -> DivergedError:
+    """Locate and save what made a step's gradient NaN or Inf; each rank searches its batches."""
+    ranks, seed = trainer.ranks, trainer.config.training.seed
+    trainer.model.zero_grad()
+    training_loss = TrainingLoss(trainer.model, trainer.config.training)
+    trainer.stream.move_to(epoch=trainer.state.epoch, index=trainer.state.batch_index)
+    found = b""
+    for number, batch in enumerate(batches):
+        indices = trainer.stream.next_indices()[ranks.rank :: ranks.world_size].tolist()
+        batch_seed = fold_in(seed, step, ranks.rank << 32 | number)
+        scale = ranks.world_size / loss.count
+        nonfinite = locate_nonfinite(training_loss, batch, seed=batch_seed, scale=scale)
+        if nonfinite and indices and not found:
+            report = report_of(
+                trainer, nonfinite, "train", indices, step=step, seed=batch_seed, scale=scale
+            )
+            found = json.dumps(dataclasses.asdict(report)).encode()
+    reports = [each for each in ranks.gather(found) if each]
+    report = NonFiniteReport(step=step)
+    if reports:
+        report = parse_report(json.loads(reports[0]), "report of a rank")
+    what = f"the gradient of step {step} is {norm} (loss {loss.mean:.4g}, learning rate {rate:.4g})"
+    return nonfinite_error(trainer, report, what)
+
+
+def nonfinite_loss_error(trainer: "Trainer", name: str, evaluation: Evaluation) -> DivergedError:
+    """Locate and save what made a split's loss NaN or Inf."""
+    encoded, step = trainer.encoded[name][: len(trainer.texts[name])], trainer.state.step
+    report = NonFiniteReport(step=step)
+    training_loss = TrainingLoss(trainer.model, trainer.config.training)
+    for indices in batches_by_length(encoded, trainer.config.evaluation.batch_size):
+        batch = make_batch([encoded[index] for index in indices], trainer.tokenizer.start_id)
+        batch = batch.to(trainer.device)
+        with eval_mode(trainer.model):
+            if math.isfinite(teacher_forced(trainer.model, batch)[0]):
+                continue
+            nonfinite = locate_nonfinite(training_loss, batch, seed=0, scale=1.0)
+        if nonfinite:
+            report = report_of(trainer, nonfinite, name, indices, step=step, is_training=False)
+            break
+    what = f"the {name} loss after step {step} is {evaluation.loss.mean}"
+    return nonfinite_error(trainer, report, what)
+
+
+def report_of(
+    trainer: "Trainer", nonfinite: NonFinite, split: str, indices: list[int], **values: Any
+) -> NonFiniteReport:
+    """Describe the batch of these pairs; `values` are further fields of the report."""
+    pairs = [trainer.encoded[split][index] for index in indices]
+    bad_indices = [indices[row] for row in nonfinite.rows]
+    return NonFiniteReport(
+        start_id=trainer.tokenizer.start_id,
+        part=nonfinite.part,
+        rows=tuple(nonfinite.rows),
+        examples=examples(trainer.corpus.splits[split], bad_indices),
+        sources=tuple(tuple(pair.source) for pair in pairs),
+        targets=tuple(tuple(pair.target) for pair in pairs),
+        **values,
+    )
+
+
+def examples(split: Split, indices: list[int]) -> tuple[str, ...]:
+    """Return the text of the first few of these pairs, each with its line number."""
+    found = []
+    for index in sorted(indices)[:MAX_EXAMPLES]:
+        number, pair = next(islice(split.numbered(), index, None))
+        text = without_controls(" → ".join(pair))
+        text = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+        found.append(f"{split.report.unit} {number} of {split.source.name}: {text}")
+    return tuple(found)
+
+
+def nonfinite_error(trainer: "Trainer", report: NonFiniteReport, what: str) -> DivergedError:
+    """Save a report and the weights in the run folder; return the error that describes them."""
+    folder = trainer.run_folder.path / FOLDER / f"step-{report.step:06d}"
+    inspect = ""
+    if report.sources:
+        inspect = f"; to inspect it: python -m minitransformer.doctor --replay {folder}"
+        weights = tensor_bytes(model_tensors(trainer.model))
+        batch = json_with_checksum(dataclasses.asdict(report))
+        try:
+            if trainer.ranks.is_first:
+                replace_folder(folder, {WEIGHTS: weights, BATCH: batch})
+        except OSError as error:  # the divergence is to be reported in any case
+            inspect = f" (its batch could not be saved: {error.strerror})"
+    saved, again = "There is no checkpoint yet", ""
+    if trainer.run_folder.has_started:
+        saved, again = "Checkpoints are unchanged", " with --fresh"
+    return DivergedError(
+        f"{what}; {report.description()}. {saved}. Lower training.learning_rate, set or lower "
+        f"training.clip_norm, and start again{again}{inspect}"
+    )
+
+
+def read_nonfinite_report(folder: Path) -> NonFiniteReport:
+    """Read the report that `nonfinite_error` saved."""
+    path = folder / BATCH
+    data = read_json_with_checksum(read_own_file(path, MAX_JSON_BYTES), str(path))
+    return parse_report(data, str(path))
+
+
+def parse_report(data: Any, where: str) -> NonFiniteReport:
+    """Build a report from untrusted data, or refuse it."""
+    mistakes: list[Mistake] = []
+    report: NonFiniteReport = build_section(NonFiniteReport, data, "report", mistakes)
+    if mistakes:
+        raise CheckpointError(f"{where}: {mistakes[0].message}")
+    if not report.sources or len(report.sources) != len(report.targets):
+        raise CheckpointError(f"{where}: has no sentence pairs")
+    return report
 
 
 def locate_nonfinite(
     training_loss: TrainingLoss, batch: Batch, *, seed: int, scale: float
 ) -> NonFinite | None:
-    """Compute a batch as training did, from the same random numbers, and look at every stage.
+    """Compute a batch as training did, with the same random numbers, and check every tensor.
 
-    `scale` is what its summed loss was multiplied with.
+    `scale` is the factor of its summed loss.
     """
 
     def loss_of(rows: list[int]) -> Tensor:
-        """With other rows' labels taken away, the same dropout still meets the same sentences."""
+        """Mask the labels of all other rows: dropout stays the same for these sentences."""
         torch.manual_seed(seed)
         is_chosen = torch.zeros(len(batch.source), 1, dtype=torch.bool, device=batch.source.device)
         is_chosen[rows] = True
@@ -81,15 +228,14 @@ def locate_nonfinite(
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
 
     def bad_gradient(rows: list[int]) -> str:
-        """The parameter nearest to the loss whose gradient is not finite, or nothing."""
-        loss = loss_of(rows)
-        gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        found = [
+        """Return the parameter nearest to the loss whose gradient is not finite, or nothing."""
+        gradients = torch.autograd.grad(loss_of(rows), list(trained.values()), allow_unused=True)
+        bad = [
             name
             for name, each in zip(trained, gradients, strict=True)
             if each is not None and not each.isfinite().all()
         ]
-        return found[-1] if found else ""
+        return bad[-1] if bad else ""
 
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
@@ -97,28 +243,28 @@ def locate_nonfinite(
     with torch.no_grad():
         with record(model) as tensors:
             loss = loss_of(every_row)
-        stages = []
+        maxima = []
         values = {name: each for name, each in tensors.items() if each.is_floating_point()}
         for name, tensor in values.items():
             if not tensor.isfinite().all():
-                first = first_while_reading(values, model, name)
-                stages.append(Stage(first, float(values[first].abs().max())))
-                return NonFinite(first, bad_rows(values[first], len(batch.source)), stages)
-            stages.append(Stage(name, float(tensor.abs().max())))
+                first = first_in_recurrence(values, model, name)
+                maxima.append(TensorMaximum(first, float(values[first].abs().max())))
+                return NonFinite(first, bad_rows(values[first], len(batch.source)), maxima)
+            maxima.append(TensorMaximum(name, float(tensor.abs().max())))
         if not loss.isfinite():
-            rows = smallest_part(every_row, lambda part: not loss_of(part).isfinite())
-            return NonFinite("the logits of head", rows, stages)
+            rows = bisect_rows(every_row, lambda part: not loss_of(part).isfinite())
+            return NonFinite("the logits of head", rows, maxima)
     if bad_gradient(every_row):
-        rows = smallest_part(every_row, lambda part: bool(bad_gradient(part)))
-        return NonFinite(f"the gradient of {bad_gradient(rows)}", rows, stages)
+        rows = bisect_rows(every_row, lambda part: bool(bad_gradient(part)))
+        return NonFinite(f"the gradient of {bad_gradient(rows)}", rows, maxima)
     return None
 
 
-def first_while_reading(values: dict[str, Tensor], model: nn.Module, name: str) -> str:
-    """What went wrong first where words are read one by one, and each value is made of others.
+def first_in_recurrence(values: dict[str, Tensor], model: nn.Module, name: str) -> str:
+    """Return the tensor of a recurrent layer that is not finite at the earliest word.
 
-    A value of a recurrence is recorded for all words at once, so that the gates of later words,
-    which only pass on what is no number, would come before the candidate that began it.
+    Each tensor of a recurrence is recorded for all words at once, so that the gates of later words,
+    which only pass NaN on, would come before the candidate in which it began.
     """
     path = name.rpartition(".")[0]
     layer = model.get_submodule(path)
@@ -135,176 +281,32 @@ def first_while_reading(values: dict[str, Tensor], model: nn.Module, name: str) 
 
 
 def bad_rows(tensor: Tensor, num_rows: int) -> list[int]:
-    """The rows of a batch in which a tensor is not finite; all, where it is not about rows."""
+    """Return the rows of a batch in which a tensor is not finite; all, if it has no batch axis."""
     if len(tensor) % num_rows:  # a table of positions
         return list(range(num_rows))
     is_bad = ~tensor.isfinite().flatten(1).all(dim=1)  # [B], or twice that for two dropout passes
-    return sorted({place % num_rows for place in is_bad.nonzero().flatten().tolist()})
+    return sorted({index % num_rows for index in is_bad.nonzero().flatten().tolist()})
 
 
-def smallest_part(rows: list[int], is_bad: Callable[[list[int]], bool]) -> list[int]:
+def bisect_rows(rows: list[int], is_bad: Callable[[list[int]], bool]) -> list[int]:
     """Halve bad rows for as long as one half is bad by itself."""
     while len(rows) > 1:
         middle = len(rows) // 2
-        halves = (rows[:middle], rows[middle:])
-        worse = next((half for half in halves if is_bad(half)), None)
-        if worse is None:
+        bad_half = next((half for half in (rows[:middle], rows[middle:]) if is_bad(half)), None)
+        if bad_half is None:
             break
-        rows = worse
+        rows = bad_half
     return rows
 
 
-FOLDER, BATCH, WEIGHTS = "diverged", "batch.json", "model.safetensors"
-MOST_PAIRS, MOST_LETTERS = 3, 120  # that are shown
-
-
-@dataclass(kw_only=True, frozen=True)
-class NonFiniteReport:
-    """What it takes to compute a batch once more, and what went wrong with it."""
-
-    step: Annotated[int, Range(0, 2**53)] = 0
-    seed: Annotated[int, Range(0, 2**63 - 1)] = 0  # that torch had before this batch
-    scale: Annotated[float, Range(0, 1e30)] = 1.0  # of its summed loss
-    start_id: Annotated[int, Range(0, 10**9)] = 0
-    is_training: bool = True
-    part: str = ""  # of the model, where it began
-    rows: tuple[int, ...] = ()  # that it happened with
-    examples: tuple[str, ...] = ()  # the first of them: "line 7: I go home → Voy a casa"
-    sources: tuple[tuple[int, ...], ...] = ()
-    targets: tuple[tuple[int, ...], ...] = ()
-
-    def batch(self) -> Batch:
-        pairs = zip(self.sources, self.targets, strict=True)
-        return make_batch([EncodedPair(list(a), list(b)) for a, b in pairs], self.start_id)
-
-    @property
-    def words(self) -> str:
-        """Where it began, and with which sentences."""
-        if not self.part:
-            return "no batch alone has it, only their sum"
-        which = "; ".join(self.examples)
-        if len(self.rows) > len(self.examples):
-            count = "all" if len(self.rows) == len(self.sources) else f"{len(self.rows)} of"
-            which = f"{count} {len(self.sources)} pairs of its batch, such as {self.examples[0]}"
-        return f"it begins in {self.part}, with {which}"
-
-
-def nonfinite_gradient_error(
-    trainer: "Trainer", batches: list[Batch], step: int, rate: float, loss: Sum, norm: float
-) -> DivergedError:
-    """Find and keep what made a step's gradient no number; all processes look at their batches."""
-    ranks, seed = trainer.ranks, trainer.config.training.seed
-    trainer.model.zero_grad()
-    training_loss = TrainingLoss(trainer.model, trainer.config.training)
-    stream, before = trainer.stream, trainer.state
-    stream.move_to(epoch=before.epoch, index=before.batch_index)
-    found = b""
-    for number, batch in enumerate(batches):
-        places = stream.next_indices()[ranks.rank :: ranks.world_size].tolist()
-        batch_seed = fold_in(seed, step, ranks.rank << 32 | number)
-        scale = ranks.world_size / loss.count
-        trouble = locate_nonfinite(training_loss, batch, seed=batch_seed, scale=scale)
-        if trouble and places and not found:
-            pairs = [trainer.encoded["train"][place] for place in places]
-            incident = NonFiniteReport(
-                step=step, seed=batch_seed, scale=scale, start_id=trainer.tokenizer.start_id,
-                part=trouble.part, rows=tuple(trouble.rows),
-                examples=examples(trainer.corpus.train, [places[row] for row in trouble.rows]),
-                sources=tuple(tuple(pair.source) for pair in pairs),
-                targets=tuple(tuple(pair.target) for pair in pairs),
-            )  # fmt: skip
-            found = json.dumps(dataclasses.asdict(incident)).encode()
-    told = [each for each in ranks.gather(found) if each]
-    what = f"the gradient of step {step} is {norm} (loss {loss.mean:.4g}, learning rate {rate:.4g})"
-    incident = parsed(json.loads(told[0]), "told") if told else NonFiniteReport(step=step)
-    return keep(trainer, incident, what)
-
-
-def nonfinite_loss_error(trainer: "Trainer", name: str, evaluation: Evaluation) -> DivergedError:
-    """Find and keep what made a split's loss no number."""
-    encoded = trainer.encoded[name][: len(trainer.texts[name])]
-    start_id, step = trainer.tokenizer.start_id, trainer.state.step
-    incident = NonFiniteReport(step=step)
-    training_loss = TrainingLoss(trainer.model, trainer.config.training)
-    for places in batches_by_length(encoded, trainer.config.evaluation.batch_size):
-        pairs = [encoded[place] for place in places]
-        batch = make_batch(pairs, start_id).to(trainer.device)
-        with eval_mode(trainer.model):
-            is_finite = torch.tensor(teacher_forced(trainer.model, batch)[0]).isfinite()
-            trouble = (
-                None if is_finite else locate_nonfinite(training_loss, batch, seed=0, scale=1.0)
-            )
-        if trouble:
-            incident = NonFiniteReport(
-                step=step, is_training=False, start_id=start_id,
-                part=trouble.part, rows=tuple(trouble.rows),
-                examples=examples(trainer.corpus.splits[name], [places[n] for n in trouble.rows]),
-                sources=tuple(tuple(pair.source) for pair in pairs),
-                targets=tuple(tuple(pair.target) for pair in pairs),
-            )  # fmt: skip
-            break
-    return keep(trainer, incident, f"the {name} loss after step {step} is {evaluation.loss.mean}")
-
-
-def examples(split: Split, places: list[int]) -> tuple[str, ...]:
-    """The first few of some pairs, as they stand in the corpus."""
-    found = []
-    for place in sorted(places)[:MOST_PAIRS]:
-        number, pair = next(islice(split.numbered(), place, None))
-        shown = without_controls(" → ".join(pair))
-        shown = shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS - 1]}…"
-        found.append(f"{split.report.unit} {number} of {split.source.name}: {shown}")
-    return tuple(found)
-
-
-def keep(trainer: "Trainer", incident: NonFiniteReport, what: str) -> DivergedError:
-    """Write an incident into the run's folder, and put everything into words."""
-    folder = trainer.run_folder.path / FOLDER / f"step-{incident.step:06d}"
-    look = ""
-    if incident.sources:
-        look = f"; to look closer: python -m minitransformer.doctor --replay {folder}"
-        content = dataclasses.asdict(incident)
-        weights = tensor_bytes(model_tensors(trainer.model))
-        try:
-            if trainer.ranks.is_first:
-                replace_folder(folder, {WEIGHTS: weights, BATCH: json_with_checksum(content)})
-        except OSError as error:  # what happened is to be told in any case
-            look = f" (its batch is not kept: {error.strerror})"
-    saved, again = "There is no checkpoint yet", ""
-    if trainer.run_folder.has_started:
-        saved, again = "Checkpoints are as they were", " with --fresh"
-    return DivergedError(
-        f"{what}; {incident.words}. {saved}. Lower training.learning_rate, set or lower "
-        f"training.clip_norm, and start again{again}{look}"
-    )
-
-
-def read_nonfinite_report(folder: Path) -> NonFiniteReport:
-    """Read back what `keep` wrote."""
-    path = folder / BATCH
-    data = read_json_with_checksum(read_own_file(path, MAX_JSON_BYTES), str(path))
-    return parsed(data, str(path))
-
-
-def parsed(data: Any, where: str) -> NonFiniteReport:
-    """An incident from plain data, of which nothing is believed."""
-    mistakes: list[Mistake] = []
-    incident: NonFiniteReport = build_section(NonFiniteReport, data, "incident", mistakes)
-    if mistakes:
-        raise CheckpointError(f"{where}: {mistakes[0].message}")
-    if not incident.sources or len(incident.sources) != len(incident.targets):
-        raise CheckpointError(f"{where}: has no sentence pairs")
-    return incident
-
-
-PAIRS = 64
-LITTLE = 0.05  # of the loss of a token
-SHARE = 0.1  # of what it once was
-EARLIEST = 100  # steps; before, a run is still finding out
+NUM_PAIRS = 64
+MIN_GAIN = 0.05  # nats per token; below, the source makes no difference
+LOST_FRACTION = 0.1  # of the highest gain of a run; below, the source has lost its influence
+MIN_STEPS = 100  # before, a model may still have to find out what the source is for
 
 
 class SourceDependence:
-    """Warns, once in a sitting, when the source has no say in what comes out."""
+    """Warn once when the output does not depend on the source, or no longer does."""
 
     def __init__(
         self, model: EncoderDecoder, splits: dict[str, EncodedSplit], start_id: int
@@ -315,34 +317,34 @@ class SourceDependence:
         self.has_warned = False
 
     def warning(self, state: TrainerState, steps: int) -> str:
-        """What to say after an evaluation; the state notes how much the source was once worth."""
+        """Return a warning or nothing; the state keeps the highest gain of the run."""
         gain = source_gain(self.model, self.pairs, self.start_id)
         if gain is None or not math.isfinite(gain):
             return ""
-        before = state.most_source_gain
-        state.most_source_gain = max(before, gain)
-        has_lost = gain < LITTLE and before > LITTLE / SHARE
-        has_never = gain < LITTLE and state.step >= max(EARLIEST, steps / 2)
-        if self.has_warned or not (has_lost or has_never):
+        highest = state.most_source_gain
+        state.most_source_gain = max(highest, gain)
+        is_lost = gain < MIN_GAIN and highest > MIN_GAIN / LOST_FRACTION
+        is_still_low = gain < MIN_GAIN and state.step >= max(MIN_STEPS, steps / 2)
+        if self.has_warned or not (is_lost or is_still_low):
             return ""
         self.has_warned = True
-        told = "no higher" if gain <= 0 else f"only {gain:.3f} higher"
-        told = f"with another sentence's source, the loss is {told}"
-        if has_lost:
+        higher = "no higher" if gain <= 0 else f"only {gain:.3f} higher"
+        measured = f"with another sentence's source, the loss is {higher}"
+        if is_lost:
             return (
-                f"after step {state.step} translations no longer depend on the source: {told} "
-                f"(it was {before:.3f}); a lower training.learning_rate may prevent that"
+                f"after step {state.step} translations no longer depend on the source: {measured} "
+                f"(it was {highest:.3f}); a lower training.learning_rate may prevent that"
             )
         return (
-            f"after step {state.step} the source does not help to translate: {told}; "
-            "does each line stand beside its own translation?"
+            f"after step {state.step} the source does not help to translate: {measured}; "
+            "is each source paired with its own translation?"
         )
 
 
 def source_gain(model: EncoderDecoder, encoded: EncodedSplit, start_id: int) -> float | None:
-    """How much higher a token's loss is with another sentence's source; None: too few pairs."""
+    """Return how much another sentence's source raises the loss per token; None: too few pairs."""
     by_source: dict[tuple[int, ...], EncodedPair] = {}
-    for pair in encoded[:PAIRS]:
+    for pair in encoded[:NUM_PAIRS]:
         by_source.setdefault(tuple(pair.source), pair)
     if len(by_source) < 2:
         return None

@@ -1,12 +1,12 @@
-"""The processes of a run: workers started and supervised by rank 0, and signals that stop it.
+"""The processes of a run: workers that rank 0 starts and supervises, and signals that stop it.
 
 A worker runs the same command as rank 0. Rank 0 waits for each worker in a thread, and each worker
 waits in a thread for a pipe that rank 0 alone holds open. The end of one process thus ends all of
-them, whatever they are doing; gloo does not notice it in every phase (while connections are being
-made, for one) and would wait until its timeout.
+them, whatever they are doing; gloo does not notice it in every phase (not while connections are
+being made, for one) and would wait until its timeout.
 
-torch.distributed.elastic supervises workers, too, but it must load torch (1.8 s) before the first
-worker can start to do the same; this module needs none of it, and all processes load torch at once.
+torch.distributed.elastic supervises workers, too, but must load torch (1.8 s) before the first
+worker can start to do the same; this module needs no torch, and all processes load it at once.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 
 from minitransformer.errors import UsageError
 
@@ -35,10 +35,13 @@ def launched_processes() -> int:
     for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
         text = os.environ.get(name, "")
         if not text.isdecimal():
-            raise UsageError(f"{name}: a launcher sets it to a number, got '{text}'")
+            raise UsageError(f"the environment variable {name} must be a number, got '{text}'")
         numbers[name] = int(text)
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
-        raise UsageError(f"RANK is {numbers['RANK']}, of WORLD_SIZE {numbers['WORLD_SIZE']}")
+        raise UsageError(
+            f"RANK must be less than WORLD_SIZE, which is {numbers['WORLD_SIZE']}, "
+            f"got {numbers['RANK']}"
+        )
     silence_torch()
     return numbers["WORLD_SIZE"]
 
@@ -178,20 +181,20 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 class StopSignals:
-    """Within its block, the first SIGINT or SIGTERM is noted; a second one acts at once."""
+    """Record the first SIGINT or SIGTERM within a block; let a second one end the process."""
 
     def __init__(self) -> None:
         self.exit_code = 0
 
     def __enter__(self) -> "StopSignals":
-        self.previous = {number: signal.signal(number, self.note) for number in EXIT_CODES}
+        self.previous = {number: signal.signal(number, self.record) for number in EXIT_CODES}
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.write_end, False)
         self.previous_fd = signal.set_wakeup_fd(self.write_end)  # gets a byte for each signal
         threading.Thread(target=self.end_if_stuck, daemon=True).start()
         return self
 
-    def note(self, number: int, frame: FrameType | None) -> None:
+    def record(self, number: int, frame: FrameType | None) -> None:
         self.exit_code = EXIT_CODES[signal.Signals(number)]
         for each in EXIT_CODES:
             signal.signal(each, signal.SIG_DFL)
@@ -199,7 +202,7 @@ class StopSignals:
     def end_if_stuck(self) -> None:
         """End the process at the second signal if the main thread has not noticed the first.
 
-        Python calls `note` when the main thread comes back from a collective, which it does not
+        Python calls `record` when the main thread returns from a collective, which it does not
         while another process is frozen.
         """
         for _ in range(2):
@@ -210,12 +213,7 @@ class StopSignals:
                 os._exit(128 + received[0])
         os.close(self.read_end)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         signal.set_wakeup_fd(self.previous_fd)
         os.close(self.write_end)
         for number, handler in self.previous.items():

@@ -28,21 +28,17 @@ def freeze_all_but(model: nn.Module, prefixes: tuple[str, ...]) -> None:
     """Train only the modules named by `training.trainable`; an empty list trains everything."""
     # A shared tensor goes by each of its names: `head` trains what it shares, too.
     named = list(model.named_parameters(remove_duplicate=False))
+    model.requires_grad_(not prefixes)
     for prefix in prefixes:
-        if not any(is_within(name, prefix) for name, _ in named):
+        chosen = [value for name, value in named if f"{name}.".startswith(f"{prefix}.")]
+        for parameter in chosen:
+            parameter.requires_grad_(True)
+        if not chosen:
             parts = sorted({name.split(".")[0] for name, _ in named})
             raise ConfigError(
                 f"training.trainable: the model has no part '{prefix}'; "
                 f"parts begin with {', '.join(parts)}"
             )
-    model.requires_grad_(not prefixes)
-    for name, parameter in named:
-        if any(is_within(name, prefix) for prefix in prefixes):
-            parameter.requires_grad_(True)
-
-
-def is_within(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}.")
 
 
 class AdamW:
@@ -60,29 +56,29 @@ class AdamW:
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
-        self.state: dict[str, Tensor] = {}
+        self.state: dict[str, Tensor] = {}  # empty before the first step
         self.weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
 
     def bytes_to_save(self) -> int:
-        """How large a checkpoint of the weights and this memory is, but for names and counts."""
+        """Return the size of a checkpoint's weights and optimizer state, without file headers."""
         return self.weights_bytes + 2 * sum(each.nbytes for each in self.trained.values())
 
     def step(self, learning_rate: float) -> None:
-        """Move the parameters along their gradients, which are used up."""
+        """Take one AdamW step and clear the gradients."""
         if not self.state:
-            self.state = self.new_state()
-        # Weight decay goes to matrices; biases and norms are left alone.
-        for decay, names in (
+            self.state = self.initial_state()
+        # Weight decay applies to matrices, not to biases and norms.
+        for weight_decay, names in (
             (self.config.weight_decay, [n for n, each in self.trained.items() if each.dim() >= 2]),
             (0.0, [n for n, each in self.trained.items() if each.dim() < 2]),
         ):
             if names:
-                self.move(names, learning_rate, decay)
+                self.update(names, learning_rate, weight_decay)
         for parameter in self.trained.values():
             parameter.grad = None
 
     @torch.no_grad()
-    def move(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
+    def update(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
         parameters: list[Tensor] = [self.trained[name] for name in names]
         gradients = [parameter.grad for parameter in parameters]
         assert all(gradient is not None for gradient in gradients)
@@ -103,25 +99,22 @@ class AdamW:
             maximize=False,
         )
 
-    def new_state(self) -> dict[str, Tensor]:
-        memory = {}
+    def initial_state(self) -> dict[str, Tensor]:
+        state = {}
         for name, parameter in self.trained.items():
-            memory[f"{name}.step"] = torch.zeros((), device=self.step_device(parameter))
+            # The fused form counts steps where the parameter is, the other form on the CPU.
+            device = "cpu" if parameter.device.type == "mps" else parameter.device
+            state[f"{name}.step"] = torch.zeros((), device=device)
             for key in ("exp_avg", "exp_avg_sq"):
-                memory[f"{name}.{key}"] = torch.zeros_like(parameter)
-        return memory
+                state[f"{name}.{key}"] = torch.zeros_like(parameter)
+        return state
 
-    def step_device(self, parameter: Tensor) -> torch.device:
-        """The fused form counts where the parameter is, the other one on the CPU."""
-        return torch.device("cpu") if parameter.device.type == "mps" else parameter.device
-
-    def load(self, memory: dict[str, Tensor]) -> None:
-        """Take up a memory; empty, it is that of a run before its first step."""
-        expected = self.new_state() if memory else {}
-        if any(
-            key not in memory
-            or (value.shape, value.dtype) != (memory[key].shape, memory[key].dtype)
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Load a saved state; an empty one is that of a run before its first step."""
+        expected = self.initial_state() if state else {}
+        if state.keys() != expected.keys() or any(
+            (value.shape, value.dtype) != (state[key].shape, state[key].dtype)
             for key, value in expected.items()
-        ) or len(memory) != len(expected):
-            raise CheckpointError("the optimizer's memory belongs to other parameters")
-        self.state = {key: value.to(expected[key].device) for key, value in memory.items()}
+        ):
+            raise CheckpointError("the optimizer state belongs to other parameters")
+        self.state = {key: value.to(expected[key].device) for key, value in state.items()}

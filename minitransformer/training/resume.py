@@ -1,4 +1,4 @@
-"""What a run begins or continues with, and which settings may change in between."""
+"""What a run starts or resumes with, and which settings may change in between."""
 
 import base64
 import json
@@ -35,83 +35,12 @@ RESUMABLE_KEYS = {
     "logging.every",
     "logging.examples",
 }
-DATA_SECTIONS = ("data.", "filters.")  # these may, too, as long as the same pairs come of them
-
-
-def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
-    """The settings that changed since a run began; refuses those that make it another."""
-    begun_with = run.load_config()
-    step, content = run.newest_content()
-    refuse_other_settings(content["settings"], step, begun_with, run.path)
-    changed = changed_keys(begun_with, config)
-    told = {key: f"{key}: {old}, now {new}" for key, (old, new) in changed.items()}
-    refused = [
-        told[key]
-        for key in changed
-        if key not in RESUMABLE_KEYS and not key.startswith(DATA_SECTIONS)
-    ]
-    if refused:
-        raise CheckpointError(
-            f"{run.path} was begun with other settings ({'; '.join(refused)}); "
-            "use --fresh to start over, or --run for another folder"
-        )
-    return told
-
-
-def reload_data(run: RunFolder, config: Config) -> Dataset:
-    """The corpus as a run's tokenizer numbers it; a damaged one can be made again from it."""
-    known = run.newest_content()[1]["tokenizer"]
-    try:
-        tokenizer = run.load_tokenizer(config)
-        if known is None or known == run.tokenizer_checksums():
-            return prepare_dataset(config, tokenizer)
-        damage = f"{run.path / 'tokenizer'}: damaged (its checksum does not match)"
-    except CheckpointError as error:
-        damage = str(error)
-    dataset = prepare_dataset(config)
-    files = dataset.tokenizer.to_files()
-    if known != {name: checksum(content) for name, content in files.items()}:
-        raise CheckpointError(damage)  # the corpus is another one now, or was not there alone
-    replace_folder(run.path / "tokenizer", files)
-    dataset.notes.append(f"{damage}; made again from {dataset.corpus.name}")
-    return dataset
-
-
-def load_training_state(
-    run: RunFolder,
-    config: Config,
-    dataset: Dataset,
-    changes: dict[str, str],
-    model: EncoderDecoder,
-    optimizer: AdamW,
-) -> tuple[TrainerState, list[str]]:
-    """Load the newest whole checkpoint; damaged ones on the way come back as notes."""
-    complaints: list[str] = []
-    try:
-        checkpoint = run.load_newest(complaints, for_training=True)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; --fresh starts over and moves this aside") from None
-    refuse_other_settings(checkpoint.settings, checkpoint.path.name, config, run.path)
-    state = checkpoint.state
-    if state.data_fingerprint != dataset.fingerprint:
-        why = "; ".join(told for key, told in changes.items() if key.startswith(DATA_SECTIONS))
-        raise CheckpointError(
-            f"{run.path} was begun with other sentence pairs than {dataset.corpus.name} has now"
-            f"{f' ({why})' * bool(why)}; use --fresh to start over, or another --run"
-        )
-    load_weights(model, checkpoint.model, str(checkpoint.path))
-    try:
-        optimizer.load(checkpoint.optimizer)
-    except CheckpointError as error:
-        raise CheckpointError(f"{checkpoint.path}: {error}") from None
-    if not complaints and not changes:
-        run.prune_checkpoints(state, config)
-    return state, [f"{each}; went back to {checkpoint.path.name}" for each in complaints]
+DATA_SECTIONS = ("data.", "filters.")  # may change, too, as long as the pairs stay the same
 
 
 @dataclass
 class RunSetup:
-    """A corpus with its tokenizer, and whether there is a run that they belong to."""
+    """The data of a run, and whether it resumes."""
 
     dataset: Dataset
     resumes: bool
@@ -119,16 +48,16 @@ class RunSetup:
 
 
 def setup_run(config: Config, run: RunFolder, ranks: Ranks, *, fresh: bool) -> RunSetup:
-    """Read the corpus; where several processes do, all get the first one's tokenizer."""
+    """Read the corpus on every rank, with the tokenizer of rank 0."""
     with ranks.propagate_errors():
         setup = prepare_setup(config, run, fresh) if ranks.is_first else None
-    told = ranks.broadcast(to_broadcast(setup, config) if setup else b"")
+    message = ranks.broadcast(to_broadcast(setup, config) if setup else b"")
     with ranks.propagate_errors():
-        return setup or from_broadcast(told, config)
+        return setup or from_broadcast(message, config)
 
 
 def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
-    """What the first process reads, or the only one."""
+    """Read the run folder and the corpus, as rank 0 does."""
     resumes = run.has_started and not fresh
     changes = changed_settings(run, config) if resumes else {}
     dataset = reload_data(run, config) if resumes else prepare_dataset(config)
@@ -136,14 +65,55 @@ def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
         dataset.notes.append(run.lock.complaint)
     if "valid" not in dataset.corpus.splits and config.evaluation.best_metric != "none":
         raise DataError(
-            f"evaluation.best_metric: {dataset.corpus.name} has no held-out pairs to judge by; "
-            "name some with data.valid or split some off with data.split_valid"
+            f"evaluation.best_metric: {dataset.corpus.name} has no held-out pairs to measure it "
+            "on; name some with data.valid or split some off with data.split_valid"
         )
     return RunSetup(dataset, resumes, changes)
 
 
+def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
+    """Return the settings that changed since a run began; refuse those that must not."""
+    began_with = run.load_config()
+    step, content = run.newest_content()
+    refuse_other_settings(content["settings"], step, began_with, run.path)
+    changes = {
+        key: f"{key}: {old}, now {new}"
+        for key, (old, new) in changed_keys(began_with, config).items()
+    }
+    refused = [
+        change
+        for key, change in changes.items()
+        if key not in RESUMABLE_KEYS and not key.startswith(DATA_SECTIONS)
+    ]
+    if refused:
+        raise CheckpointError(
+            f"{run.path} was begun with other settings ({'; '.join(refused)}); "
+            "use --fresh to start over, or --run for another folder"
+        )
+    return changes
+
+
+def reload_data(run: RunFolder, config: Config) -> Dataset:
+    """Read the corpus with the run's tokenizer; rebuild a damaged tokenizer from the corpus."""
+    checksums = run.newest_content()[1]["tokenizer"]
+    try:
+        tokenizer = run.load_tokenizer(config)
+        if checksums is None or checksums == run.tokenizer_checksums():
+            return prepare_dataset(config, tokenizer)
+        damage = f"{run.path / 'tokenizer'}: damaged (its checksum does not match)"
+    except CheckpointError as error:
+        damage = str(error)
+    dataset = prepare_dataset(config)
+    files = dataset.tokenizer.to_files()
+    if checksums != {name: checksum(content) for name, content in files.items()}:
+        raise CheckpointError(damage)  # it was made from another corpus
+    replace_folder(run.path / "tokenizer", files)
+    dataset.notes.append(f"{damage}; made again from {dataset.corpus.name}")
+    return dataset
+
+
 def to_broadcast(setup: RunSetup, config: Config) -> bytes:
-    """What the other processes must know to begin as the first one does."""
+    """Return what the other ranks need to start as rank 0 does."""
     files = setup.dataset.tokenizer.to_files()
     return json.dumps(
         {
@@ -156,11 +126,14 @@ def to_broadcast(setup: RunSetup, config: Config) -> bytes:
     ).encode()
 
 
-def from_broadcast(told: bytes, config: Config) -> RunSetup:
-    """Read the corpus with the first process's tokenizer; refuses other settings or sentences."""
-    first = json.loads(told)
+def from_broadcast(message: bytes, config: Config) -> RunSetup:
+    """Read the corpus with rank 0's tokenizer; refuse other settings or other pairs than its."""
+    first = json.loads(message)
     if first["version"] != __version__:
-        raise ConfigError(f"processes of versions {first['version']} and {__version__} cannot mix")
+        raise ConfigError(
+            "all processes of a run must have the same version of minitransformer, "
+            f"not {first['version']} and {__version__}"
+        )
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
         (run.path / "config.yaml").write_text(first["config"], encoding="utf-8")
@@ -179,3 +152,33 @@ def from_broadcast(told: bytes, config: Config) -> RunSetup:
     if dataset.fingerprint != first["fingerprint"]:
         raise DataError(f"the processes of this run read different pairs as {dataset.corpus.name}")
     return RunSetup(dataset, first["resumes"])
+
+
+def load_training_state(
+    run: RunFolder, config: Config, setup: RunSetup, model: EncoderDecoder, optimizer: AdamW
+) -> tuple[TrainerState, list[str]]:
+    """Load the newest whole checkpoint; return its state, and a note per damaged newer one."""
+    damages: list[str] = []
+    try:
+        checkpoint = run.load_newest(damages, for_training=True)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; --fresh starts over and moves this aside") from None
+    refuse_other_settings(checkpoint.settings, checkpoint.path.name, config, run.path)
+    state = checkpoint.state
+    if state.data_fingerprint != setup.dataset.fingerprint:
+        why = "; ".join(
+            change for key, change in setup.changes.items() if key.startswith(DATA_SECTIONS)
+        )
+        raise CheckpointError(
+            f"{run.path} was begun with other sentence pairs than {setup.dataset.corpus.name} has "
+            f"now{f' ({why})' if why else ''}; use --fresh to start over, or "
+            "another --run"
+        )
+    load_weights(model, checkpoint.model, str(checkpoint.path))
+    try:
+        optimizer.load(checkpoint.optimizer)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.path}: {error}") from None
+    if not damages and not setup.changes:
+        run.prune_checkpoints(state, config)
+    return state, [f"{damage}; went back to {checkpoint.path.name}" for damage in damages]

@@ -1,4 +1,4 @@
-"""A run whose outputs have nothing to do with its inputs is told so."""
+"""A run whose output does not depend on the source gets a warning."""
 
 import math
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from minitransformer.checkpoint import TrainerState
-from minitransformer.training import divergence as source_dependence
+from minitransformer.training import divergence
 from minitransformer.training.callbacks import Callback
 from minitransformer.training.divergence import SourceDependence, source_gain
-from tests.small_runs import trainer_for
+from tests.small_runs import NO_DROPOUT, trainer_for
 
 
 class Listener(Callback):
@@ -20,7 +20,7 @@ class Listener(Callback):
         self.warnings.append(warning)
 
 
-def deafen(trainer) -> None:
+def cut_source_off(trainer) -> None:
     """Let nothing of the source arrive at the decoder."""
     with torch.no_grad():
         trainer.model.decoder.layers[0].cross_attention.value.weight.zero_()
@@ -31,23 +31,20 @@ def gain_of(trainer) -> float:
     return source_gain(trainer.model, encoded, trainer.tokenizer.start_id)
 
 
-def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_one(tmp_path):
+def test_source_gain_is_high_after_training_and_zero_without_cross_attention(tmp_path):
     trainer = trainer_for(
         tmp_path / "run",
         "training.steps=100",
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
+        *NO_DROPOUT,
         "evaluation.every=1000",
     )
     listener = Listener()
     trainer.callbacks.append(listener)
-    trainer.run()
+    trainer.fit()
     assert gain_of(trainer) > 1
     assert listener.warnings == []
     assert trainer.state.most_source_gain > 0.5
-    deafen(trainer)
+    cut_source_off(trainer)
     assert gain_of(trainer) == 0
     trainer.evaluate()
     (warning,) = listener.warnings
@@ -56,38 +53,38 @@ def test_the_source_is_worth_something_to_a_trained_model_and_nothing_to_a_deaf_
         "source, the loss is no higher (it was "
     )
     trainer.evaluate()
-    assert len(listener.warnings) == 1  # once in a sitting
+    assert len(listener.warnings) == 1  # once per process
 
 
 @pytest.mark.slow
-def test_a_run_that_never_listens_is_told_once_from_its_middle_on(tmp_path):
+def test_a_run_that_ignores_the_source_is_warned_once_from_its_middle_on(tmp_path):
     listener = Listener()
     trainer = trainer_for(
         tmp_path / "run", "training.trainable=[head]", "training.steps=220",
         "evaluation.every=20", "training.save_every=1000", callbacks=[listener],
     )  # fmt: skip
-    deafen(trainer)
-    trainer.run()
+    cut_source_off(trainer)
+    trainer.fit()
     (warning,) = listener.warnings
     assert warning.startswith("after step 120 the source does not help to translate: ")
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
-def test_a_run_of_a_few_steps_is_not_blamed(tmp_path, steps):
+def test_a_run_of_a_few_steps_is_not_warned(tmp_path, steps):
     listener = Listener()
-    trainer_for(tmp_path / "run", f"training.steps={steps}", callbacks=[listener]).run()
+    trainer_for(tmp_path / "run", f"training.steps={steps}", callbacks=[listener]).fit()
     assert listener.warnings == []
 
 
-def test_what_the_source_once_was_worth_outlives_a_restart(tmp_path):
+def test_the_highest_source_gain_survives_a_restart(tmp_path):
     trainer = trainer_for(tmp_path / "run")
-    trainer.run()
+    trainer.fit()
     assert trainer.state.most_source_gain > 0
     again = trainer_for(tmp_path / "run", "training.steps=20")
     assert again.state.most_source_gain == trainer.state.most_source_gain
 
 
-def test_one_pair_alone_says_nothing(tmp_path):
+def test_one_source_alone_has_no_gain(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_text("Good night\tBuenas noches\nGood night\tBuenas\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
@@ -106,8 +103,8 @@ def test_one_pair_alone_says_nothing(tmp_path):
         (0.3, 0.04, 100, ""), (1.0, math.inf, 999, ""), (1.0, math.nan, 999, ""),
     ],
 )  # fmt: skip
-def test_when_a_warning_is_due(monkeypatch, tmp_path, before, gain, step, words):
-    monkeypatch.setattr(source_dependence, "source_gain", lambda *arguments: gain)
+def test_source_dependence_warns_of_low_gains(monkeypatch, tmp_path, before, gain, step, words):
+    monkeypatch.setattr(divergence, "source_gain", lambda *arguments: gain)
     trainer = trainer_for(tmp_path / "run")
     state = TrainerState(step=step, most_source_gain=before)
     warning = SourceDependence(trainer.model, trainer.encoded, 3).warning(state, 1000)

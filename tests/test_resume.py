@@ -1,4 +1,4 @@
-"""A run goes on only as the run that it is: same settings, same pairs, whole files."""
+"""A run resumes only with the same settings, the same pairs and whole files."""
 
 import dataclasses
 import shutil
@@ -13,7 +13,7 @@ from minitransformer.training.resume import changed_settings
 from tests.processes import run
 from tests.small_runs import final_hashes, same_bits, small_config, trainer_for, weights
 
-HARMLESS = {
+RESUMABLE = {
     "training.steps",
     "training.save_every",
     "training.keep_checkpoints",
@@ -43,7 +43,7 @@ def other_value(value, hint):
     return ("x",) if isinstance(value, tuple) else "x"
 
 
-def test_each_setting_is_harmless_judged_by_its_pairs_or_refused_by_name(tmp_path):
+def test_each_changed_setting_is_resumable_or_refused_by_name(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     for section in dataclasses.fields(trainer.config):
         old = getattr(trainer.config, section.name)
@@ -53,7 +53,7 @@ def test_each_setting_is_harmless_judged_by_its_pairs_or_refused_by_name(tmp_pat
             new = dataclasses.replace(old, **{key.name: other})
             config = dataclasses.replace(trainer.config, **{section.name: new})
             name = f"{section.name}.{key.name}"
-            if name in HARMLESS or section.name in ("data", "filters"):
+            if name in RESUMABLE or section.name in ("data", "filters"):
                 assert list(changed_settings(trainer.run_folder, config)) == [name]
             else:
                 with pytest.raises(CheckpointError, match=rf"other settings \({name}: "):
@@ -76,17 +76,17 @@ def write_pairs(path: Path, pairs) -> Path:
     return path
 
 
-def test_the_same_pairs_from_another_place_go_on_to_the_same_bits(tmp_path):
+def test_same_pairs_from_another_file_resume_to_the_same_bits(tmp_path):
     first, moved = (write_pairs(tmp_path / name, PAIRS) for name in ("a.tsv", "b.tsv"))
     whole = trainer_for(tmp_path / "whole", f"data.train={first}")
-    whole.run()
+    whole.fit()
     cut = trainer_for(tmp_path / "cut", f"data.train={first}", "training.steps=12")
     for _ in range(6):
         cut.step()
     cut.save()
     again = trainer_for(tmp_path / "cut", f"data.train={moved}")
     assert again.notes[0].startswith("changed since the run began: data.train: ")
-    again.run()
+    again.fit()
     assert same_bits(weights(again), weights(whole))
 
 
@@ -108,10 +108,10 @@ def test_changed_pairs_are_refused_with_the_keys_that_changed(tmp_path, pairs):
         trainer_for(tmp_path / "run", f"data.train={second}")
 
 
-def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
+def test_config_that_does_not_fit_the_weights_is_refused_by_key(tmp_path):
     from minitransformer.translator import Translator
 
-    trainer_for(tmp_path / "run").run()
+    trainer_for(tmp_path / "run").fit()
     path = tmp_path / "run" / "config.yaml"
     path.write_text(
         path.read_text().replace("decoder_start_token: eos", "decoder_start_token: bos")
@@ -127,8 +127,8 @@ def test_a_config_that_means_other_weights_is_refused_by_key(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "delete", "delete all"])
-def test_a_damaged_tokenizer_is_made_again_from_the_corpus(tmp_path, damage):
-    trainer_for(tmp_path / "run").run()
+def test_damaged_tokenizer_is_rebuilt_from_the_corpus(tmp_path, damage):
+    trainer_for(tmp_path / "run").fit()
     folder = tmp_path / "run" / "tokenizer"
     before = {path.name: checksum(path.read_bytes()) for path in folder.iterdir()}
     path = folder / "target.tsv"
@@ -144,8 +144,8 @@ def test_a_damaged_tokenizer_is_made_again_from_the_corpus(tmp_path, damage):
     assert {path.name: checksum(path.read_bytes()) for path in folder.iterdir()} == before
 
 
-def test_a_damaged_tokenizer_is_not_made_from_another_corpus(tmp_path):
-    trainer_for(tmp_path / "run").run()
+def test_damaged_tokenizer_is_not_rebuilt_from_another_corpus(tmp_path):
+    trainer_for(tmp_path / "run").fit()
     (tmp_path / "run/tokenizer/target.tsv").unlink()
     with pytest.raises(CheckpointError, match=r"target\.tsv: No such file"):
         trainer_for(tmp_path / "run", "data.limit=20")
@@ -153,8 +153,8 @@ def test_a_damaged_tokenizer_is_not_made_from_another_corpus(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", "config.yaml", "metrics.jsonl", "tokenizer"])
-def test_a_run_that_has_lost_a_part_is_still_a_run_that_can_be_moved_aside(tmp_path, lost):
-    trainer_for(tmp_path / "run").run()
+def test_fresh_moves_an_incomplete_run_aside(tmp_path, lost):
+    trainer_for(tmp_path / "run").fit()
     path = tmp_path / "run" / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     fresh = trainer_for(tmp_path / "run", fresh=True)
@@ -162,15 +162,15 @@ def test_a_run_that_has_lost_a_part_is_still_a_run_that_can_be_moved_aside(tmp_p
     assert (tmp_path / "run.old-1").is_dir()
 
 
-def test_a_run_without_a_whole_checkpoint_says_how_to_start_over(tmp_path):
-    trainer_for(tmp_path / "run").run()
+def test_run_without_a_whole_checkpoint_suggests_fresh(tmp_path):
+    trainer_for(tmp_path / "run").fit()
     for path in (tmp_path / "run/checkpoints").glob("step-*/model.safetensors"):
         path.write_bytes(b"")
     with pytest.raises(CheckpointError, match="; --fresh starts over and moves this aside"):
         trainer_for(tmp_path / "run")
 
 
-def test_a_place_that_the_corpus_does_not_have_is_refused(tmp_path):
+def test_batch_index_beyond_the_epoch_is_refused(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     trainer.step()
     trainer.state.batch_index = 10**6
