@@ -18,7 +18,7 @@ from minitransformer.data.dataset import prepare_dataset
 from minitransformer.errors import UsageError, UserError
 from minitransformer.evaluate import of_split, text_scores, translated
 from minitransformer.run import RunFolder
-from minitransformer.search import GREEDY, SearchConfig
+from minitransformer.search import GREEDY_SEARCH, SearchConfig
 from minitransformer.translator import Translator
 
 COLUMNS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF"}
@@ -70,7 +70,7 @@ def main() -> int:
     if not 1 <= options.beam <= 1000:
         raise UsageError(f"--beam {options.beam}: from 1 to 1000")
     refuse_other_settings(options.runs)
-    searches = {"greedy": GREEDY, f"beam {options.beam}": SearchConfig(options.beam)}
+    searches = {"greedy": GREEDY_SEARCH, f"beam {options.beam}": SearchConfig(options.beam)}
     scores = [scores_of(run, options.split, searches) for run in options.runs]
     folders = [RunFolder(run) for run in options.runs]
     states = [folder.load_newest([], for_training=False).state for folder in folders]

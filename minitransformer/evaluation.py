@@ -27,7 +27,7 @@ from minitransformer.data.tokenizer import (
 from minitransformer.metrics import Score, Sum
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.loss import cross_entropy, rows_per_chunk
-from minitransformer.search import GREEDY, SearchConfig, eval_mode, produced_ids
+from minitransformer.search import GREEDY_SEARCH, SearchConfig, eval_mode, translate_ids
 from minitransformer.settings import Config
 
 
@@ -91,7 +91,7 @@ def score_batches(
     batches: list[list[int]],
     start_id: int,
     max_length: int,
-    search: SearchConfig = GREEDY,
+    search: SearchConfig = GREEDY_SEARCH,
     *,
     is_capped: bool,
 ) -> list[BatchResult]:
@@ -114,7 +114,7 @@ def score_batches(
                 places,
                 loss,
                 [ids.tolist() for ids in torch.split(predicted, lengths)],
-                produced_ids(model, batch.source, start_id, max_lengths, search),
+                translate_ids(model, batch.source, start_id, max_lengths, search),
             )
         )
     return judged
@@ -141,11 +141,11 @@ def evaluate(
     encoded: Sequence[EncodedPair],
     tokenizer: PairTokenizer,
     config: Config,
-    search: SearchConfig = GREEDY,
+    search: SearchConfig = GREEDY_SEARCH,
 ) -> Evaluation:
     """Score a model on sentence pairs."""
     began = time.perf_counter()
-    size = search.sentences_at_a_time(config.evaluation.batch_size)
+    size = search.num_sentences(config.evaluation.batch_size)
     batches = batches_by_length(encoded, size)
     judged = score_batches(
         model, encoded, batches, tokenizer.start_id, config.model.max_length, search,

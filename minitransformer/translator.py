@@ -15,7 +15,7 @@ from minitransformer.data.tokenizer import EOS_ID, Encoded, PairTokenizer
 from minitransformer.errors import UsageError, did_you_mean
 from minitransformer.model.base import EncoderDecoder, choose_device
 from minitransformer.run import RunFolder, scheduled_steps
-from minitransformer.search import GREEDY, TokenScore, beam_search, greedy
+from minitransformer.search import GREEDY_SEARCH, TokenScore, beam_search, greedy
 from minitransformer.settings import Config
 
 
@@ -44,7 +44,7 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.max_length = config.model.max_length
-        self.search = GREEDY
+        self.search = GREEDY_SEARCH
         self.checkpoint = ""  # what it was loaded from: a step's name, or those of several
         self.data_fingerprint = ""  # of the pairs that it was trained with
 
@@ -120,7 +120,7 @@ class Translator:
             if not sources[place].words:  # nothing in, nothing out
                 translations[place] = Translation(sources[place], "", [], [])
         places = [place for place in places if place not in translations]
-        count = self.search.sentences_at_a_time(batch_size)
+        count = self.search.num_sentences(batch_size)
         for start in range(0, len(places), count):
             chosen = places[start : start + count]
             decoded = self.decode([sources[place] for place in chosen], alternatives)

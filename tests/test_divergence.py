@@ -238,15 +238,15 @@ def test_a_recurrent_model_names_its_own_parts_and_is_played_again(tmp_path, cap
 
 def spoil_second_word(recurrence: Recurrence) -> None:
     """Let the candidate be no number from the second word that is read on."""
-    read = recurrence.read
+    step_of = recurrence.step
 
-    def spoilt(from_word, state):
-        step, after = read(from_word, state)
+    def spoilt(input_gates, state):
+        step, after = step_of(input_gates, state)
         nan = torch.where(state[0].any(dim=1, keepdim=True), torch.nan, 1.0)
         step = step._replace(candidate=step.candidate * nan, state=step.state * nan)
         return step, (after[0] * nan, *after[1:])
 
-    recurrence.read = spoilt
+    recurrence.step = spoilt
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])

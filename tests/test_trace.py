@@ -93,7 +93,7 @@ def test_two_calls_in_one_recording_are_refused():
     model = build(VARIANTS["seed"])
     with record(model):
         model(ids(1, 3), ids(1, 2, seed=2))
-        with pytest.raises(RuntimeError, match="came twice: record one call at a time"):
+        with pytest.raises(RuntimeError, match="was recorded twice: record one call at a time"):
             model(ids(1, 3), ids(1, 2, seed=2))
 
 
