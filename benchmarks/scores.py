@@ -16,7 +16,7 @@ from minitransformer.command_line import run_command, say
 from minitransformer.config import changed_keys
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.errors import UsageError, UserError
-from minitransformer.evaluate import of_split, text_scores, translated
+from minitransformer.evaluate import split_test_set, text_scores, translated
 from minitransformer.run import RunFolder
 from minitransformer.search import GREEDY_SEARCH, SearchConfig
 from minitransformer.translator import Translator
@@ -35,7 +35,7 @@ def scores_of(
         raise UserError(f"{dataset.corpus.name} has no {split} split; choose another --split")
     if dataset.fingerprint != translator.data_fingerprint:
         raise UserError(f"{run} was trained with other pairs than {dataset.corpus.name} has now")
-    test, found = of_split(dataset.corpus.splits[split]), {}
+    test, found = split_test_set(dataset.corpus.splits[split]), {}
     for name, translator.search in searches.items():
         translations = translated(translator, test)
         found[name] = text_scores(translations, test.references, config.evaluation.bleu_tokenizer)

@@ -7,7 +7,7 @@ from typing import Never
 from tqdm import tqdm
 
 from minitransformer import __version__
-from minitransformer.command_line import output
+from minitransformer.command_line import output_errors
 from minitransformer.data.tokenizer import SPECIALS, normalize
 from minitransformer.evaluation import Evaluation
 from minitransformer.settings import ModelConfig
@@ -28,7 +28,7 @@ class Console(Callback):
         self.latest: dict[str, Evaluation] = {}
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
-    @output()
+    @output_errors()
     def on_start(self, trainer: Trainer) -> None:
         for line in plan(trainer):
             print(line)
@@ -63,7 +63,7 @@ class Console(Callback):
             self.bar.set_postfix_str(f"{told}, {rate}", refresh=False)
         self.bar.update()
 
-    @output()
+    @output_errors()
     def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
         self.latest = evaluations
         for name, evaluation in evaluations.items():
@@ -81,11 +81,11 @@ class Console(Callback):
                 )
             )
 
-    @output()
+    @output_errors()
     def on_warning(self, trainer: Trainer, warning: str) -> None:
         tqdm.write(f"warning: {warning}", file=sys.stderr)
 
-    @output()
+    @output_errors()
     def on_end(self, trainer: Trainer, exit_code: int) -> None:
         if self.bar is not None:
             self.bar.close()

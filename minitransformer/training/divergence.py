@@ -22,7 +22,7 @@ from minitransformer.data.batching import Batch, fold_in, make_batch
 from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import EncodedPair, EncodedSplit
 from minitransformer.data.tokenizer import PAD_ID
-from minitransformer.errors import CheckpointError, DivergedError
+from minitransformer.errors import CheckpointError, DivergedError, escape_controls
 from minitransformer.evaluation import Evaluation, batches_by_length, teacher_forced
 from minitransformer.metrics import Sum
 from minitransformer.model.base import EncoderDecoder
@@ -38,7 +38,6 @@ from minitransformer.storage import (
     read_own_file,
     replace_folder,
 )
-from minitransformer.translator import without_controls
 
 if TYPE_CHECKING:
     from minitransformer.training.trainer import Trainer
@@ -251,7 +250,7 @@ def examples(split: Split, places: list[int]) -> tuple[str, ...]:
     found = []
     for place in sorted(places)[:MOST_PAIRS]:
         number, pair = next(islice(split.numbered(), place, None))
-        shown = without_controls(" → ".join(pair))
+        shown = escape_controls(" → ".join(pair))
         shown = shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS - 1]}…"
         found.append(f"{split.report.unit} {number} of {split.source.name}: {shown}")
     return tuple(found)
