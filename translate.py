@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 FORMATS = (".html", ".json", ".md")  # of walk-throughs as files
+CONFLICTS = {
+    "attention": (
+        ("walkthrough", "tokens", "scores", "output", "beam"), "draws greedy translations"
+    ),
+    "walkthrough": (("tokens", "scores", "output", "beam"), "explains greedy translations"),
+    "tokens": (("scores", "beam"), "does not translate"),
+}  # fmt: skip
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -78,23 +85,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add_search_options(parser)
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     options = parser.parse_args([replace_invalid_bytes(argument) for argument in arguments])
-    check_walkthrough(options)
-    if options.attention:
-        check_attention(options)
-    elif options.merge_subwords and options.walkthrough is None:
-        raise UsageError("--merge-subwords goes with --walkthrough or --attention")
-    check_search(options)
-    if options.tokens and options.scores:
-        raise UsageError("--tokens does not go with --scores: it does not translate")
-    if options.sentences and options.input:
-        raise UsageError("give sentences or --input, not both")
-    if options.input and not options.input.exists():
-        raise UsageError(f"--input {options.input}: no such file")
-    if options.input and options.input.is_dir():
-        raise UsageError(f"--input {options.input}: a folder, not a file")
-    both = options.input and options.output and options.output.exists()
-    if both and options.input.samefile(options.output):
-        raise UsageError("--input and --output are the same file")
+    check(options)
     return options
 
 
@@ -103,53 +94,62 @@ def replace_invalid_bytes(argument: str) -> str:
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def check_walkthrough(options: argparse.Namespace) -> None:
-    """Tell the FILE of --walkthrough from a first sentence, and check the options of both."""
-    value, is_asked = options.walkthrough or "", options.walkthrough is not None
-    others = options.sentences or options.input
-    if others and re.fullmatch(r"\S+\.\w{1,5}", value) and not value.endswith(FORMATS):
-        formats = ", ".join(FORMATS)
-        raise UsageError(f"--walkthrough {value}: the file must end in {formats}")
-    if options.checkpoint == "all" and not value.endswith(".html"):
-        raise UsageError("--checkpoint all goes with --walkthrough FILE.html")
-    if is_asked and not value.endswith(FORMATS):
-        for sentence in options.sentences:
-            if re.fullmatch(r"\S+\.(html|json|md)", sentence):
-                raise UsageError(f"the file comes first: --walkthrough {sentence} SENTENCE")
-    if value and not value.endswith(FORMATS):
-        options.sentences.insert(0, value)
-        options.walkthrough = ""
+def check(options: argparse.Namespace) -> None:
+    """Refuse options that make no sense together, before torch is loaded."""
+
+    def is_given(name: str) -> bool:
+        value = getattr(options, name)
+        return value > 1 if name == "beam" else value is not None and value is not False
+
+    check_walkthrough_file(options)
     for name in ("full", "step", "only", "expected", "precision"):
-        is_given = getattr(options, name) not in (None, False)
-        if is_given and not is_asked:
+        if is_given(name) and not is_given("walkthrough"):
             raise UsageError(f"--{name} goes with --walkthrough")
-        if is_given and options.walkthrough and name in ("full", "step", "only"):
+        if is_given(name) and options.walkthrough and name in ("full", "step", "only"):
             raise UsageError(f"--{name} is for the terminal; a file has everything")
-    if is_asked and (options.tokens or options.scores or options.output):
-        raise UsageError("--walkthrough does not go with --tokens, --scores or --output")
-    if options.precision is not None and not 0 <= options.precision <= 9:
-        raise UsageError(f"--precision {options.precision}: from 0 to 9 digits")
-
-
-def check_attention(options: argparse.Namespace) -> None:
-    if options.attention.suffix.lower() not in (".png", ".svg"):
-        raise UsageError(f"--attention {options.attention}: the file must end in .png or .svg")
-    if options.attention.is_dir():
-        raise UsageError(f"--attention {options.attention}: a folder, not a file")
-    if not options.attention.absolute().parent.is_dir():
-        raise UsageError(f"--attention {options.attention}: there is no such folder")
-    if options.tokens or options.scores or options.output or options.walkthrough is not None:
-        raise UsageError("--attention does not go with --tokens, --scores, --output, --walkthrough")
-
-
-def check_search(options: argparse.Namespace) -> None:
+    if options.merge_subwords and not (is_given("walkthrough") or options.attention):
+        raise UsageError("--merge-subwords goes with --walkthrough or --attention")
+    for name, (others, reason) in CONFLICTS.items():
+        for other in others:
+            if is_given(name) and is_given(other):
+                raise UsageError(f"--{name} does not go with --{other}: it {reason}")
     check_search_options(options)
-    if options.beam > 1 and (options.walkthrough is not None or options.attention):
-        raise UsageError("--beam does not go with --walkthrough and --attention: both are greedy")
-    if options.beam > 1 and options.tokens:
-        raise UsageError("--tokens does not go with --beam: it does not translate")
     if options.n_best is not None and not 1 <= options.n_best <= options.beam:
         raise UsageError(f"--n-best {options.n_best}: from 1 to --beam, which is {options.beam}")
+    if options.precision is not None and not 0 <= options.precision <= 9:
+        raise UsageError(f"--precision {options.precision}: from 0 to 9 digits")
+    if (picture := options.attention) and picture.suffix.lower() not in (".png", ".svg"):
+        raise UsageError(f"--attention {picture}: the file must end in .png or .svg")
+    if picture and not picture.absolute().parent.is_dir():
+        raise UsageError(f"--attention {picture}: there is no such folder")
+    if options.sentences and options.input:
+        raise UsageError("give sentences or --input, not both")
+    if options.input and not options.input.exists():
+        raise UsageError(f"--input {options.input}: no such file")
+    for name in ("input", "attention"):
+        path = getattr(options, name)
+        if path and path.is_dir():
+            raise UsageError(f"--{name} {path}: a folder, not a file")
+    both = options.input and options.output and options.output.exists()
+    if both and options.input.samefile(options.output):
+        raise UsageError("--input and --output are the same file")
+
+
+def check_walkthrough_file(options: argparse.Namespace) -> None:
+    """Check the FILE of --walkthrough; without an ending of one, it is the first sentence."""
+    value, others = options.walkthrough or "", options.sentences or options.input
+    if options.checkpoint == "all" and not value.endswith(".html"):
+        raise UsageError("--checkpoint all goes with --walkthrough FILE.html")
+    if options.walkthrough is None or value.endswith(FORMATS):
+        return
+    if others and re.fullmatch(r"\S+\.\w{1,5}", value):
+        raise UsageError(f"--walkthrough {value}: the file must end in {', '.join(FORMATS)}")
+    for sentence in options.sentences:
+        if re.fullmatch(r"\S+\.(html|json|md)", sentence):
+            raise UsageError(f"the file comes first: --walkthrough {sentence} SENTENCE")
+    if value:
+        options.sentences.insert(0, value)
+        options.walkthrough = ""
 
 
 def newest_run() -> Path:

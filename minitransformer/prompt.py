@@ -17,6 +17,9 @@ from minitransformer.translator import (
     translation_warnings,
 )
 
+COMMANDS = (
+    "walk", "full", "attention", "why", "hide", "head", "position", "force", "reset", "help",
+)  # fmt: skip
 HELP = """\
   :walk                   how the last sentence was translated, a block per token
   :full                   the same with every stage
@@ -31,6 +34,38 @@ HELP = """\
   :force Vamos            make the translation begin with this
   :reset                  undo all of these
   :help                   this list; Ctrl-D leaves"""
+
+
+def run_prompt(translator: Translator, *, scores: bool) -> None:
+    """Answer typed lines; Ctrl-C clears the line, the arrow keys recall earlier lines."""
+    with contextlib.suppress(ImportError):  # some systems have none
+        import readline  # noqa: F401 - input() uses it once it is loaded
+    source = translator.tokenizer.source
+    hint = f"of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:6])}"
+    print(
+        f"Type a sentence{f' {hint}' if source.token_name == 'word' else ''}.\n"
+        "Then :walk shows how it was translated, and :help what else there is.\n"
+        "Ctrl-C clears the line, Ctrl-D leaves.",
+        file=sys.stderr,
+    )
+    if translator.search.beam > 1:
+        print(
+            "Translations are by beam search; :walk and the others explain greedy ones.",
+            file=sys.stderr,
+        )
+    prompt = Prompt(translator, scores=scores)
+    while True:
+        try:
+            text = input("> ").strip()
+            if text:
+                prompt.answer(text)
+        except KeyboardInterrupt:
+            print()
+        except EOFError:
+            print()
+            return
+        except UserError as error:
+            print(f"  ({error})", file=sys.stderr)
 
 
 class Prompt:
@@ -51,15 +86,12 @@ class Prompt:
         name, *arguments = line[1:].split() or [""]
         if name in ("quit", "exit", "q"):
             raise EOFError
-        commands = {
-            "walk": self.walk, "full": self.full, "attention": self.attention, "why": self.why,
-            "hide": self.hide, "head": self.head, "position": self.position, "force": self.force,
-            "reset": self.reset, "help": self.help,
-        }  # fmt: skip
-        if name not in commands:
-            hint = did_you_mean(name, commands).replace("'", "':", 1)
+        if name not in COMMANDS:
+            hint = did_you_mean(name, COMMANDS).replace("'", "':", 1)
             raise UsageError(f"no command ':{name}'{hint or '; :help lists them'}")
-        commands[name](arguments)
+        if arguments and name in ("walk", "full", "reset"):
+            raise UsageError(f"unexpected '{' '.join(arguments)}': :{name} has no arguments")
+        getattr(self, name)(arguments)
 
     def translate(self, text: str) -> None:
         alternatives = NUM_ALTERNATIVES if self.scores else 0
@@ -90,12 +122,10 @@ class Prompt:
         return walk_through(self.translator, self.sentence, experiment=experiment)
 
     def walk(self, arguments: list[str]) -> None:
-        refuse_arguments(arguments)
         walk = self.walked(self.experiment)
         show([*self.view.compact(walk), self.view.checked(check(walk))])
 
     def full(self, arguments: list[str]) -> None:
-        refuse_arguments(arguments)
         walk = self.walked(self.experiment)
         show([*self.view.full(walk), self.view.checked(check(walk))])
 
@@ -114,7 +144,6 @@ class Prompt:
         print(HELP)
 
     def reset(self, arguments: list[str]) -> None:
-        refuse_arguments(arguments)
         self.change(NOTHING)
 
     def hide(self, arguments: list[str]) -> None:
@@ -176,43 +205,6 @@ def merges_subwords(arguments: list[str]) -> bool:
     return bool(arguments)
 
 
-def refuse_arguments(arguments: list[str]) -> None:
-    if arguments:
-        raise UsageError(f"unexpected '{' '.join(arguments)}': this command has no arguments")
-
-
 def show(lines: Iterable[str]) -> None:
     for line in lines:
         print(line)
-
-
-def run_prompt(translator: Translator, *, scores: bool) -> None:
-    """Answer typed lines; Ctrl-C clears the line, the arrow keys recall earlier lines."""
-    with contextlib.suppress(ImportError):  # some systems have none
-        import readline  # noqa: F401 - input() uses it once it is loaded
-    source = translator.tokenizer.source
-    hint = f"of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:6])}"
-    print(
-        f"Type a sentence{f' {hint}' if source.token_name == 'word' else ''}.\n"
-        "Then :walk shows how it was translated, and :help what else there is.\n"
-        "Ctrl-C clears the line, Ctrl-D leaves.",
-        file=sys.stderr,
-    )
-    if translator.search.beam > 1:
-        print(
-            "Translations are by beam search; :walk and the others explain greedy ones.",
-            file=sys.stderr,
-        )
-    prompt = Prompt(translator, scores=scores)
-    while True:
-        try:
-            text = input("> ").strip()
-            if text:
-                prompt.answer(text)
-        except KeyboardInterrupt:
-            print()
-        except EOFError:
-            print()
-            return
-        except UserError as error:
-            print(f"  ({error})", file=sys.stderr)

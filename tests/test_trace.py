@@ -98,10 +98,7 @@ def test_two_calls_in_one_recording_are_refused():
 
 
 def test_a_recording_in_which_nothing_ran_is_refused():
-    with (
-        pytest.raises(RuntimeError, match="nothing was recorded"),
-        record(build(VARIANTS["seed"])),
-    ):
+    with pytest.raises(RuntimeError, match="nothing was recorded"), record(build(VARIANTS["seed"])):
         pass
 
 

@@ -181,7 +181,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tiny):
         (["--beam", "3", "--length-penalty", "nan", "hi"], 2, "--length-penalty nan: from 0"),
         (["--n-best", "2", "hi"], 2, "--n-best 2: from 1 to --beam, which is 1"),
         (["--beam", "2", "--n-best", "3", "hi"], 2, "--n-best 3: from 1 to --beam, which is 2"),
-        (["--beam", "2", "--walkthrough", "hi"], 2, "--beam does not go with --walkthrough"),
+        (["--beam", "2", "--walkthrough", "hi"], 2, "--walkthrough does not go with --beam"),
         (["--beam", "2", "--tokens", "hi"], 2, "--tokens does not go with --beam"),
         (["--average", "2", "--checkpoint", "last", "hi"], 2, "does not go with --checkpoint"),
     ],
