@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.measuring import print_table, write_json
 from benchmarks.quality import parameters, with_range
-from minitransformer.command_line import run_command, say
+from minitransformer.command_line import run_command
 from minitransformer.config import changed_keys
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.errors import UsageError, UserError
@@ -39,7 +39,8 @@ def scores_of(
     for name, translator.search in searches.items():
         translations = translated(translator, test)
         found[name] = text_scores(translations, test.references, config.evaluation.bleu_tokenizer)
-        say(f"{run} ({translator.checkpoint}), {split}, {name}: {found[name]['bleu_details']}")
+        details = found[name]["bleu_details"]
+        print(f"{run} ({translator.checkpoint}), {split}, {name}: {details}", file=sys.stderr)
     return found
 
 
