@@ -1,5 +1,6 @@
 """The contestants of benchmarks/ancestors.py: how each is trained, and how it is tested then."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +8,6 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.measuring import interleaved
-from minitransformer.command_line import say
 from minitransformer.config import changed_keys, find_config, load_config
 from minitransformer.data.batching import BatchStream
 from minitransformer.data.dataset import EncodedSplit, prepare_dataset
@@ -116,7 +116,7 @@ def tested(each: Contestant) -> Tested:
         translator.model, list(split), dataset.encoded[split.name], translator.tokenizer,
         each.config,
     )  # fmt: skip
-    say(f"{each.run} ({translator.checkpoint}): BLEU {found.bleu.details}")
+    print(f"{each.run} ({translator.checkpoint}): BLEU {found.bleu.details}", file=sys.stderr)
     return Tested(each, translator, dataset.encoded["train"], split.name, found)
 
 

@@ -22,7 +22,7 @@ from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS
 from minitransformer.export import write_ctranslate2
 from minitransformer.model.transformer import Transformer
-from minitransformer.search import SearchConfig, produced_ids
+from minitransformer.search import SearchConfig, translate_ids
 
 STEPS = 14
 OURS = "ours"
@@ -39,7 +39,7 @@ class OurDecoder:
 
     def decode(self, sentences: list[list[int]], steps: int) -> list[list[int]]:
         max_lengths = [steps] * len(sentences)
-        return produced_ids(
+        return translate_ids(
             self.model, pad(sentences), BOS_ID, max_lengths, SearchConfig(self.beam)
         )
 

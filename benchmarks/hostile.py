@@ -172,7 +172,7 @@ def options_case(folder: Path, random: Random) -> Case:
     odd = [f"{name}={odd_number(random)}" for name in random.sample(names, random.randint(0, 3))]
     forms = [["--walkthrough"], ["--walkthrough", "--full"], ["--walkthrough", "o.html"],
              ["--tokens"], ["--walkthrough", "o.json"], ["--walkthrough", "o.md"],
-             ["--attention", "o.png"], ["--attention", "o.svg", "--words"], ["--scores"],
+             ["--attention", "o.png"], ["--attention", "o.svg", "--merge-subwords"], ["--scores"],
              ["--checkpoint", "best"],
              ["--walkthrough", "--only", argument(sentence(random))],
              ["--walkthrough", "--expected", argument(sentence(random))]]  # fmt: skip
@@ -223,12 +223,12 @@ def evaluation_case(folder: Path, random: Random) -> Case:
         [
             ["--split", "valid"], ["--input", "in.tsv"],
             ["--input", "in.tsv", "--references", "ref.txt"],
-            ["--input", "in.tsv", "--against", "words"], ["--beam", odd_number(random)],
+            ["--input", "in.tsv", "--compare", "words"], ["--beam", odd_number(random)],
             ["--set", argument(f"data.test={sentence(random)}")], ["--set", "data.test=in.tsv"],
         ]
     )  # fmt: skip
     run = random.choice(["words", "bpe"])
-    return Case("minitransformer.evaluation", [run, *arguments])
+    return Case("minitransformer.evaluate", [run, *arguments])
 
 
 INPUTS: dict[str, Callable[[Path, Random], Case]] = {

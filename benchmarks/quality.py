@@ -23,12 +23,12 @@ import torch
 from benchmarks import baseline
 from benchmarks.measuring import print_table, write_json
 from minitransformer import metrics
-from minitransformer.command_line import run_command, say
+from minitransformer.command_line import run_command
 from minitransformer.config import load_config
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.data.tokenizer import normalize
 from minitransformer.errors import DataError, UserError
-from minitransformer.evaluate import TestSet, of_split, read_files
+from minitransformer.evaluate import TestSet, read_test_set, split_test_set
 from minitransformer.metrics import Score
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
@@ -113,13 +113,16 @@ def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
         seed, len(test.sources), parameters(translator.model), our_minutes(path),
         *scored([each.text for each in translations], test, config),
     )  # fmt: skip
-    say(f"{OURS}, seed {seed}: BLEU {our_result.bleu.value}, chrF {our_result.chrf.value}")
+    print(
+        f"{OURS}, seed {seed}: BLEU {our_result.bleu.value}, chrF {our_result.chrf.value}",
+        file=sys.stderr,
+    )
 
     run = RunFolder(options.runs / f"torch-seed-{seed}")
     is_finished(run, config)
     training = baseline.Training(config, run, dataset)
     training.run()
-    rows = [translator.fit(dataset.tokenizer.encode_source(text).ids) for text in test.sources]
+    rows = [translator.truncate(dataset.tokenizer.encode_source(text).ids) for text in test.sources]
     ids = baseline.translate(
         training.model, rows, dataset.tokenizer.start_id, config.model.max_length,
         config.evaluation.batch_size,
@@ -128,17 +131,20 @@ def results_of(seed: int, options: argparse.Namespace) -> dict[str, Result]:
         seed, len(test.sources), parameters(training.model), training.state.seconds / 60,
         *scored([dataset.tokenizer.target.decode(each) for each in ids], test, config),
     )  # fmt: skip
-    say(f"{TORCHS}, seed {seed}: BLEU {theirs.bleu.value}, chrF {theirs.chrf.value}")
+    print(
+        f"{TORCHS}, seed {seed}: BLEU {theirs.bleu.value}, chrF {theirs.chrf.value}",
+        file=sys.stderr,
+    )
     return {OURS: our_result, TORCHS: theirs}
 
 
 def test_set(splits: dict[str, Any], references: Path | None) -> TestSet:
     if "test" not in splits:
         raise DataError("no pairs to test with; name some with --set data.test=FILE")
-    test = of_split(splits["test"])
+    test = split_test_set(splits["test"])
     if not references:
         return test
-    read = read_files(references, [])
+    read = read_test_set(references, [])
     right = dict(zip(read.sources, read.references, strict=True))
     sources = [normalize(source).strip() for source in test.sources]
     if missing := [source for source in sources if source not in right]:

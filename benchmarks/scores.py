@@ -12,13 +12,13 @@ from pathlib import Path
 
 from benchmarks.measuring import print_table, write_json
 from benchmarks.quality import parameters, with_range
-from minitransformer.command_line import run_command, say
+from minitransformer.command_line import run_command
 from minitransformer.config import changed_keys
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.errors import UsageError, UserError
-from minitransformer.evaluate import of_split, text_scores, translated
+from minitransformer.evaluate import split_test_set, text_scores, translated
 from minitransformer.run import RunFolder
-from minitransformer.search import GREEDY, SearchConfig
+from minitransformer.search import GREEDY_SEARCH, SearchConfig
 from minitransformer.translator import Translator
 
 COLUMNS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF"}
@@ -35,11 +35,12 @@ def scores_of(
         raise UserError(f"{dataset.corpus.name} has no {split} split; choose another --split")
     if dataset.fingerprint != translator.data_fingerprint:
         raise UserError(f"{run} was trained with other pairs than {dataset.corpus.name} has now")
-    test, found = of_split(dataset.corpus.splits[split]), {}
+    test, found = split_test_set(dataset.corpus.splits[split]), {}
     for name, translator.search in searches.items():
         translations = translated(translator, test)
         found[name] = text_scores(translations, test.references, config.evaluation.bleu_tokenizer)
-        say(f"{run} ({translator.checkpoint}), {split}, {name}: {found[name]['bleu_details']}")
+        details = found[name]["bleu_details"]
+        print(f"{run} ({translator.checkpoint}), {split}, {name}: {details}", file=sys.stderr)
     return found
 
 
@@ -70,7 +71,7 @@ def main() -> int:
     if not 1 <= options.beam <= 1000:
         raise UsageError(f"--beam {options.beam}: from 1 to 1000")
     refuse_other_settings(options.runs)
-    searches = {"greedy": GREEDY, f"beam {options.beam}": SearchConfig(options.beam)}
+    searches = {"greedy": GREEDY_SEARCH, f"beam {options.beam}": SearchConfig(options.beam)}
     scores = [scores_of(run, options.split, searches) for run in options.runs]
     folders = [RunFolder(run) for run in options.runs]
     states = [folder.load_newest([], for_training=False).state for folder in folders]

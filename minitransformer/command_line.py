@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
-    """Run a command and turn what goes wrong for its user into one line and an exit code.
+    """Run a command; turn errors that its user can fix into one line and an exit code.
 
-    A quiet one leaves to another process what both of them know.
+    `is_quiet` leaves out what another process of the same run prints as well.
     """
     prepare_streams()
     try:
@@ -28,66 +28,39 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
         return code
     except UserError as error:
         if isinstance(error, OutputError):
-            silence_stdout()  # it would be tried once more at the end
-        if not is_quiet:
-            say(f"error: {error}")
-        return error.exit_code
-    except BrokenPipeError:
+            silence_stdout()
+        return error.exit_code if is_quiet else fail(str(error), error.exit_code)
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         silence_stdout()
-        say("error: nobody reads the output any more; stopped")
         return 1
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        say(f"error: {name}{error.strerror or error}")
-        return 1
+        return fail(f"{name}{error.strerror or error}")
     except ModuleNotFoundError as error:
         if str(error.name).startswith("minitransformer"):
-            raise  # a mistake of ours, not another Python than the one installed to
-        say(
-            f"error: {error.name} is not installed for {sys.executable}; "
+            raise  # a bug, not the wrong environment
+        return fail(
+            f"{error.name} is not installed for {sys.executable}; "
             "use the environment of: pip install -c constraints.txt -e ."
         )
-        return 1
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
-            raise  # a mistake of ours, not a full machine
-        say("error: not enough memory; make the model or the batches smaller")
-        return 1
+            raise  # a bug, not a full machine
+        return fail("not enough memory; make the model or the batches smaller")
     except KeyboardInterrupt:
         if not is_quiet:
-            say("\ninterrupted")
+            print("\ninterrupted", file=sys.stderr)
         return 130
 
 
-@contextmanager
-def output() -> Iterator[None]:
-    """Within, what cannot be written is the fault of the output, and not of a run's folder."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"the output cannot be written: {error.strerror}") from None
-
-
-def end_on_interrupt() -> None:
-    """Let Ctrl-C end the process while modules load: as an exception, an import may swallow it."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def take_interrupts() -> None:
-    """From now on, Ctrl-C is an exception, which run_command turns into one line."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr)
+def fail(message: str, exit_code: int = 1) -> int:
+    """Print an error; return the exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    return exit_code
 
 
 def prepare_streams() -> None:
-    """UTF-8 whatever the locale says, and something to talk to where a stream was closed."""
+    """Use UTF-8 whatever the locale, and replace closed streams by the null device."""
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -99,15 +72,38 @@ def prepare_streams() -> None:
 
 
 def silence_stdout() -> None:
-    """Let what is still to be printed go nowhere, after its reader has left."""
+    """Discard what is still buffered for stdout, which Python would try to write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@contextmanager
+def output_errors() -> Iterator[None]:
+    """Raise OutputError where output fails: else it would look like an error of the run folder."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror}") from None
+
+
+def end_on_interrupt() -> None:
+    """Let Ctrl-C end the process while modules load: an import may swallow an exception."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def take_interrupts() -> None:
+    """From now on, raise KeyboardInterrupt on Ctrl-C, which run_command turns into one line."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def add_weights_options(parser: argparse.ArgumentParser, **others: str) -> None:
-    """Which checkpoint; `others` are further choices, each with what it is for."""
+    """Add --checkpoint and --average; `others` are more choices of the former, with their use."""
     parser.add_argument(
         "--checkpoint", choices=("last", "best", *others),
-        help="default: what the run's config says, by average or best_metric; else last"
+        help="default: what the run's config selects (average_checkpoints, best_metric), else last"
         + "".join(f"; {name}: {purpose}" for name, purpose in others.items()),
     )  # fmt: skip
     parser.add_argument(
@@ -125,15 +121,15 @@ def check_weights_options(options: argparse.Namespace) -> None:
 def add_search_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--beam", type=int, default=1, metavar="N",
-        help="look at N translations side by side (default: 1, which is greedy)",
+        help="beam search with N hypotheses (default: 1, which is greedy search)",
     )  # fmt: skip
     parser.add_argument(
         "--length-penalty", type=float, metavar="A",
-        help="of a beam: scores are divided by length ** A (default: 1)",
+        help="with --beam: scores are divided by length ** A (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
-        help="auto (the default) is cuda where there is one, else cpu",
+        help="default: auto, which is cuda if available, else cpu",
     )  # fmt: skip
 
 
@@ -143,13 +139,14 @@ def check_search_options(options: argparse.Namespace) -> None:
     check_weights_options(options)
     penalty = options.length_penalty
     if penalty is not None and options.beam == 1:
-        raise UsageError("--length-penalty goes with a --beam of 2 and more; 1 is greedy")
+        raise UsageError("--length-penalty needs a --beam of at least 2")
     if penalty is not None and not 0 <= penalty <= 10:
         raise UsageError(f"--length-penalty {penalty}: from 0 to 10")
 
 
 def load_translator(run: Path, options: argparse.Namespace) -> "Translator":
-    # translate.py finds mistakes on its command line before it loads torch, which takes seconds.
+    """Load a run with the weights, the device and the search of a command's options."""
+    # Imported here: usage errors are found without torch, whose import takes seconds.
     from minitransformer.search import SearchConfig
     from minitransformer.translator import Translator
 

@@ -7,7 +7,7 @@ from typing import Never
 from tqdm import tqdm
 
 from minitransformer import __version__
-from minitransformer.command_line import output
+from minitransformer.command_line import output_errors
 from minitransformer.data.tokenizer import SPECIALS, normalize
 from minitransformer.evaluation import Evaluation
 from minitransformer.settings import ModelConfig
@@ -26,7 +26,7 @@ class Console(Callback):
         self.latest: dict[str, Evaluation] = {}
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
-    @output()
+    @output_errors()
     def on_start(self, trainer: Trainer) -> None:
         for line in plan(trainer):
             print(line)
@@ -63,7 +63,7 @@ class Console(Callback):
             )
         self.bar.update()
 
-    @output()
+    @output_errors()
     def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
         self.latest = evaluations
         for name, evaluation in evaluations.items():
@@ -83,11 +83,11 @@ class Console(Callback):
             else:
                 self.bar.write(line)
 
-    @output()
+    @output_errors()
     def on_warning(self, trainer: Trainer, warning: str) -> None:
         tqdm.write(f"warning: {warning}", file=sys.stderr)
 
-    @output()
+    @output_errors()
     def on_end(self, trainer: Trainer, exit_code: int) -> None:
         if self.bar is not None:
             self.bar.close()

@@ -1,29 +1,30 @@
-"""What goes wrong for people, in one line each, and the exit code that goes with it."""
+"""Errors shown to users as one line, their exit codes, and text for such lines."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """NonFinite that a person can mend; shown as its message alone, never as a traceback."""
+    """An error that the user can fix; shown as its message alone, never as a traceback."""
 
     exit_code = 1
 
 
 class UsageError(UserError):
-    """A command line that cannot be carried out."""
+    """A command line that asks for something impossible."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """Every mistake found in a config, one line each."""
+    """All mistakes found in a config, one line each."""
 
     exit_code = 2
 
 
 class SheetError(UserError):
-    """A worked sheet that cannot be worked through; the message names the place."""
+    """A worked sheet that cannot be computed; the message says where."""
 
     exit_code = 2
 
@@ -33,15 +34,15 @@ class DataError(UserError):
 
 
 class DivergedError(UserError):
-    """A training whose numbers stopped being numbers."""
+    """A training that produced NaN or Inf."""
 
 
 class ModelError(UserError):
-    """A model that does what no model may do, such as looking ahead."""
+    """A model that violates an invariant, such as attending to future tokens."""
 
 
 class OutputError(UserError):
-    """A place to write results to that takes none."""
+    """An output that cannot be written to."""
 
 
 class CheckpointError(UserError):
@@ -49,7 +50,7 @@ class CheckpointError(UserError):
 
 
 class ProcessError(UserError):
-    """NonFinite among the processes of one run, or what went wrong in another one of them."""
+    """A failure of the processes of a run to work together, or an error of another process."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -57,9 +58,22 @@ class ProcessError(UserError):
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """A hint for a misspelt word, empty when nothing is near."""
+    """Return a hint for a misspelt word, empty if none is similar."""
     names, folded = list(choices), word.casefold()  # once: it may be a megabyte
     near = [name for name in names if name.casefold() == folded]
     near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.75)
     near = near or [name for name in names if min(len(name), len(word)) > 3 and word in name]
     return f": did you mean '{near[0]}'?" if near else ""
+
+
+def printable_word(word: str) -> str:
+    """Return a word for a message: control characters escaped, at most 40 characters."""
+    return escape_controls(word) if len(word) <= 40 else f"{escape_controls(word[:40])}…"
+
+
+def escape_controls(text: str) -> str:
+    """Replace control characters and lone surrogates by \\x and their code."""
+    return "".join(
+        f"\\x{ord(each):02x}" if unicodedata.category(each) in ("Cc", "Cs") else each
+        for each in text
+    )

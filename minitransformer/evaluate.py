@@ -26,10 +26,7 @@ from minitransformer.config import load_config
 from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import Dataset, prepare_dataset
 from minitransformer.data.readers import describe_misalignment, text_lines
-from minitransformer.data.tokenizer import (
-    LONE_SURROGATE,
-    normalize,
-)
+from minitransformer.data.tokenizer import LONE_SURROGATE, normalize
 from minitransformer.errors import DataError, UsageError
 from minitransformer.evaluation import evaluate
 from minitransformer.metrics import References
@@ -37,12 +34,12 @@ from minitransformer.translator import Translator
 
 
 class TestSet(NamedTuple):
-    """Sentences to translate, and what is right for each of them."""
+    """Sentences to translate, with one or more references for each."""
 
     name: str
     sources: list[str]
     references: References
-    remarks: list[str]
+    notes: list[str]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -55,20 +52,20 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--split", choices=("train", "valid", "test"), help="default: test")
     parser.add_argument(
         "--input", type=Path, metavar="FILE",
-        help="score on these sentences instead, one a line; without --references, all that stands "
-        "behind a sentence after tabs is right",
+        help="score on these sentences instead, one per line; without --references, tab-separated "
+        "references follow each sentence",
     )  # fmt: skip
     parser.add_argument(
         "--references", type=Path, nargs="+", action="extend", metavar="FILE",
-        help="their translations, line by line; several files are several references",
+        help="translations of --input, line by line; each file is one more reference",
     )  # fmt: skip
     parser.add_argument(
-        "--against", type=Path, metavar="RUN",
-        help="another run: both scores, and whether chance explains the difference",
+        "--compare", type=Path, metavar="RUN",
+        help="another run: print both scores and the p-value of their difference",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="look elsewhere, such as data.test=other.tsv (repeatable)",
+        help="change a setting of the data, such as data.test=other.tsv (repeatable)",
     )  # fmt: skip
     add_weights_options(parser)
     add_search_options(parser)
@@ -90,18 +87,18 @@ def main(arguments: list[str]) -> int:
     take_interrupts()
     options = parse(arguments)
     translator = load_translator(options.run, options)
-    other = load_translator(options.against, options) if options.against else None
+    other = load_translator(options.compare, options) if options.compare else None
     config = load_config(options.run / "config.yaml", options.set)
     if options.input:
-        test = read_files(options.input, options.references or [])
+        test = read_test_set(options.input, options.references or [])
     else:
         dataset = prepare_dataset(config, translator.tokenizer)
-        split = asked_split(dataset, translator, options)
-        test = of_split(split)
+        split = requested_split(dataset, translator, options)
+        test = split_test_set(split)
     count = f"{len(test.sources):,} pair{'s' * (len(test.sources) != 1)}"
     print(f"{options.run} ({translator.checkpoint}) on {test.name}: {count}")
     print(f"  search: {translator.search}")
-    for line in test.remarks:
+    for line in test.notes:
         print(f"  {line}")
     if not options.input and split.name != "train":
         learned = {normalize(pair.source) for pair in dataset.corpus.train}
@@ -111,7 +108,7 @@ def main(arguments: list[str]) -> int:
             print("  (training pairs as they are now; it was trained with others)")
     tokenizer = config.evaluation.bleu_tokenizer
     if other:
-        print(f"against {options.against} ({other.checkpoint})")
+        print(f"against {options.compare} ({other.checkpoint})")
         if not options.input and other.data_fingerprint != translator.data_fingerprint:
             print("  (was trained with other pairs)")
         print_comparison(translator, other, test, tokenizer)
@@ -132,24 +129,24 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def asked_split(dataset: Dataset, translator: Translator, options: argparse.Namespace) -> Split:
-    """The split that was asked for; refuses one that is another than the run was judged by."""
+def requested_split(dataset: Dataset, translator: Translator, options: argparse.Namespace) -> Split:
+    """Return the split to score; refuse one that may now have pairs that the run trained on."""
     name, corpus = options.split or "test", dataset.corpus
-    is_cut = name != "test" or corpus.config.split_test > 0  # and may now be what was trained on
-    if is_cut and dataset.fingerprint != translator.data_fingerprint:
+    is_derived = name != "test" or corpus.config.split_test > 0  # from the training file
+    if is_derived and dataset.fingerprint != translator.data_fingerprint:
         raise DataError(
             f"{corpus.name} has other sentence pairs now than {options.run} was trained with, or "
-            "is split otherwise; name pairs to score as --input FILE"
+            "is split differently; give pairs to score as --input FILE"
         )
     if name not in corpus.splits:
         raise DataError(
             f"{corpus.name} has no {name} split (there: {', '.join(corpus.splits)}); choose "
-            "another, or name pairs as --input FILE or with --split test --set data.test=FILE"
+            "another, or give pairs as --input FILE or with --split test --set data.test=FILE"
         )
     return corpus.splits[name]
 
 
-def of_split(split: Split) -> TestSet:
+def split_test_set(split: Split) -> TestSet:
     pairs = list(split)
     name = split.source.name
     return TestSet(
@@ -160,13 +157,13 @@ def of_split(split: Split) -> TestSet:
     )
 
 
-def read_files(source: Path, references: list[Path]) -> TestSet:
-    """Sentences and their references from aligned files, or from the columns of one."""
-    rows = [[field.strip() for field in line.split("\t")] for line in whole_lines(source)]
+def read_test_set(source: Path, references: list[Path]) -> TestSet:
+    """Read sentences and references from aligned files, or from the columns of one file."""
+    rows = [[field.strip() for field in line.split("\t")] for line in read_utf8_lines(source)]
     if not rows:
         raise DataError(f"{source} is empty")
     for path in references:
-        lines = whole_lines(path)
+        lines = read_utf8_lines(path)
         if len(lines) != len(rows):
             raise DataError(describe_misalignment(source, path))
         for row, line in zip(rows, lines, strict=True):
@@ -174,22 +171,22 @@ def read_files(source: Path, references: list[Path]) -> TestSet:
     for number, row in enumerate(rows, start=1):
         for path, text in zip([source, *references], row, strict=False):
             if not text:
-                raise DataError(f"{path}, line {number}: nothing there")
+                raise DataError(f"{path}, line {number}: no text")
         if references and len(row) != 1 + len(references):
             raise DataError(
-                f"{source}, line {number}: a tab; references stand behind tabs or in --references"
+                f"{source}, line {number}: a tab, although references are in --references"
             )
         if not references and not any(row[1:]):
             raise DataError(
                 f"{source}, line {number}: no reference after a tab; "
-                "name a file of them as --references"
+                "give a file of them as --references"
             )
     sources = [row[0] for row in rows]
     return TestSet(source.name, sources, [[text for text in row[1:] if text] for row in rows], [])
 
 
-def whole_lines(path: Path) -> list[str]:
-    """A file's lines; refuses bytes that are not UTF-8."""
+def read_utf8_lines(path: Path) -> list[str]:
+    """Return a file's lines, normalized; refuse bytes that are not UTF-8."""
     lines = list(text_lines(path))
     for number, line in enumerate(lines, start=1):
         if not line.isascii() and LONE_SURROGATE.search(line):
@@ -202,7 +199,7 @@ def translated(translator: Translator, test: TestSet) -> list[str]:
 
 
 def text_scores(translations: list[str], references: References, tokenizer: str) -> dict[str, Any]:
-    """BLEU as it is and in lower case, and chrF."""
+    """Return BLEU, BLEU of lowercased text, and chrF."""
     cased = metrics.bleu(translations, references, tokenizer)
     lower = metrics.bleu(translations, references, tokenizer, lowercase=True)
     chrf = metrics.chrf(translations, references)
@@ -228,13 +225,13 @@ def print_scores(scores: dict[str, Any]) -> None:
 def print_comparison(
     translator: Translator, other: Translator, test: TestSet, tokenizer: str
 ) -> None:
-    """Both scores with their intervals, and how probable their difference is by chance."""
+    """Print both scores with their intervals, and the p-value of their difference."""
     both = (translated(translator, test), translated(other, test))
     for each in metrics.compare(*both, test.references, tokenizer):
-        p = "too few sentences for a p" if each.p is None else f"p = {each.p:.4f}"
+        p = "too few sentences for a p-value" if each.p is None else f"p = {each.p:.4f}"
         print(f"  {each.metric:5} {each.first} against {each.second}, {p}")
         print(f"        {each.signature}")
-    print("  (mean and 95 % interval of resampled tests; p < 0.05: more than chance explains)")
+    print("  (mean and 95 % interval of bootstrap samples; p < 0.05: a significant difference)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How good a model is on sentence pairs: loss, accuracies, BLEU and chrF of a split.
+"""Scores of a model on sentence pairs: loss, accuracies, BLEU and chrF.
 
 B batch, T target, N labels, C chunk, V vocabulary.
 """
@@ -16,18 +16,11 @@ from minitransformer import metrics
 from minitransformer.data.batching import Batch, make_batch
 from minitransformer.data.corpus import Pair
 from minitransformer.data.dataset import EncodedPair
-from minitransformer.data.tokenizer import (
-    EOS,
-    EOS_ID,
-    PAD_ID,
-    UNK_ID,
-    PairTokenizer,
-    normalize,
-)
+from minitransformer.data.tokenizer import EOS, EOS_ID, PAD_ID, UNK_ID, PairTokenizer, normalize
 from minitransformer.metrics import Score, Sum
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.loss import cross_entropy, rows_per_chunk
-from minitransformer.search import GREEDY, SearchConfig, eval_mode, produced_ids
+from minitransformer.search import GREEDY_SEARCH, SearchConfig, eval_mode, translate_ids
 from minitransformer.settings import Config
 
 
@@ -38,13 +31,13 @@ class Sample:
     source: str
     reference: str
     translation: str
-    forced: str  # what was predicted where every earlier token was given
+    teacher_forced: str  # the predictions, each made from the reference's earlier tokens
     is_exact: bool
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one split scored; sums keep their counts."""
+    """The scores of one split; sums keep their counts."""
 
     loss: Sum
     accuracy_teacher_forced: Sum
@@ -56,7 +49,7 @@ class Evaluation:
     seconds: float
 
     def row(self) -> dict[str, Any]:
-        """The numbers alone, ready for a line of JSON."""
+        """Return the scores as a row of metrics.jsonl."""
         return {
             "loss": self.loss.mean,
             "perplexity": metrics.perplexity(self.loss.mean),
@@ -70,19 +63,37 @@ class Evaluation:
         }
 
 
-class BatchResult(NamedTuple):
-    """What a model said of one batch: plain numbers, which another process can send."""
-
-    indices: list[int]
-    loss: float
-    predicted: list[list[int]]  # where every earlier token is given
-    produced: list[list[int]]
+def evaluate(
+    model: EncoderDecoder,
+    pairs: list[Pair],
+    encoded: Sequence[EncodedPair],
+    tokenizer: PairTokenizer,
+    config: Config,
+    search: SearchConfig = GREEDY_SEARCH,
+) -> Evaluation:
+    """Score a model on sentence pairs."""
+    start_time = time.perf_counter()
+    batches = batches_by_length(encoded, search.num_sentences(config.evaluation.batch_size))
+    results = score_batches(
+        model, encoded, batches, tokenizer.start_id, config.model.max_length, search,
+        is_capped=False,
+    )  # fmt: skip
+    return summarize(pairs, encoded, results, tokenizer, config, start_time)
 
 
 def batches_by_length(encoded: Sequence[EncodedPair], size: int) -> list[list[int]]:
-    """Places of pairs, those of similar length together."""
-    by_length = sorted(range(len(encoded)), key=lambda place: len(encoded[place].source))
+    """Return the indices of pairs in batches of similar source length."""
+    by_length = sorted(range(len(encoded)), key=lambda index: len(encoded[index].source))
     return [by_length[start : start + size] for start in range(0, len(by_length), size)]
+
+
+class BatchResult(NamedTuple):
+    """A model's loss and tokens on one batch: plain numbers, which can be sent between ranks."""
+
+    indices: list[int]
+    loss: float
+    teacher_forced: list[list[int]]
+    free_running: list[list[int]]
 
 
 def score_batches(
@@ -91,37 +102,33 @@ def score_batches(
     batches: list[list[int]],
     start_id: int,
     max_length: int,
-    search: SearchConfig = GREEDY,
+    search: SearchConfig = GREEDY_SEARCH,
     *,
     is_capped: bool,
 ) -> list[BatchResult]:
-    """What a model says of each batch, with every earlier token given and on its own.
+    """Run a model on each batch, with teacher forcing and with search.
 
-    Early models run on and on; capped, a translation ends where nothing more can be right.
+    Capped, translations end at about twice the length of the pair: models early in training rarely
+    produce <EOS>.
     """
     device = next(model.parameters()).device
-    judged = []
-    for places in batches:
-        batch = make_batch([encoded[place] for place in places], start_id).to(device)
-        lengths = [len(encoded[place].target) for place in places]
+    results = []
+    for indices in batches:
+        pairs = [encoded[index] for index in indices]
+        batch = make_batch(pairs, start_id).to(device)
         loss, predicted = teacher_forced(model, batch)
+        by_pair = torch.split(predicted, [len(pair.target) for pair in pairs])
         max_lengths = [
-            min(2 * max(map(len, encoded[place])) + 10, max_length) if is_capped else max_length
-            for place in places
+            min(2 * max(map(len, pair)) + 10, max_length) if is_capped else max_length
+            for pair in pairs
         ]
-        judged.append(
-            BatchResult(
-                places,
-                loss,
-                [ids.tolist() for ids in torch.split(predicted, lengths)],
-                produced_ids(model, batch.source, start_id, max_lengths, search),
-            )
-        )
-    return judged
+        translations = translate_ids(model, batch.source, start_id, max_lengths, search)
+        results.append(BatchResult(indices, loss, [ids.tolist() for ids in by_pair], translations))
+    return results
 
 
 def teacher_forced(model: EncoderDecoder, batch: Batch) -> tuple[float, Int[Tensor, " labels"]]:
-    """The summed loss and the predicted ids of all labels, when every earlier token is given."""
+    """Return the summed loss and the predicted ids of all labels, given all earlier tokens."""
     is_label = batch.target_output != PAD_ID  # [B, T]
     labels = batch.target_output[is_label]  # [N]
     with eval_mode(model), torch.inference_mode():
@@ -135,53 +142,34 @@ def teacher_forced(model: EncoderDecoder, batch: Batch) -> tuple[float, Int[Tens
     return loss, torch.cat(predicted)
 
 
-def evaluate(
-    model: EncoderDecoder,
-    pairs: list[Pair],
-    encoded: Sequence[EncodedPair],
-    tokenizer: PairTokenizer,
-    config: Config,
-    search: SearchConfig = GREEDY,
-) -> Evaluation:
-    """Score a model on sentence pairs."""
-    began = time.perf_counter()
-    size = search.sentences_at_a_time(config.evaluation.batch_size)
-    batches = batches_by_length(encoded, size)
-    judged = score_batches(
-        model, encoded, batches, tokenizer.start_id, config.model.max_length, search,
-        is_capped=False,
-    )  # fmt: skip
-    return summarize(pairs, encoded, judged, tokenizer, config, began)
-
-
 def summarize(
     pairs: list[Pair],
     encoded: Sequence[EncodedPair],
-    judged: list[BatchResult],
+    results: list[BatchResult],
     tokenizer: PairTokenizer,
     config: Config,
-    began: float,
+    start_time: float,
 ) -> Evaluation:
-    """The scores of a split whose batches have been judged."""
+    """Return the scores of a split from the results of its batches."""
     loss, forced, free = 0.0, Sum(0, 0), Sum(0, 0)
     translations, forced_texts = ([""] * len(pairs) for _ in range(2))
     is_exact = [False] * len(pairs)
-    for batch in judged:
+    for batch in results:
         loss += batch.loss
-        for place, predicted, ids in zip(
-            batch.indices, batch.predicted, batch.produced, strict=True
+        for index, predicted, ids in zip(
+            batch.indices, batch.teacher_forced, batch.free_running, strict=True
         ):
-            expected = encoded[place].target
+            expected = encoded[index].target
             forced += metrics.matching_tokens(predicted, expected)
             free += metrics.matching_tokens(ids, expected)
-            forced_texts[place] = forced_text(tokenizer, predicted)
-            translations[place] = tokenizer.target.decode(ids)
-            # An unknown word of the reference is not <UNK>: nothing that is produced equals it.
-            # Pieces may be cut otherwise and still make the same text.
-            is_exact[place] = (
+            forced_texts[index] = forced_text(tokenizer, predicted)
+            translations[index] = tokenizer.target.decode(ids)
+            # An unknown word of the reference is never matched, not even by <UNK>. Texts are
+            # compared, since other subwords may make the same text.
+            is_exact[index] = (
                 ids[-1] == EOS_ID
                 and UNK_ID not in ids
-                and translations[place] == tokenizer.target.decode(expected)
+                and translations[index] == tokenizer.target.decode(expected)
             )
     references = [[normalize(pair.target)] for pair in pairs]
     return Evaluation(
@@ -192,19 +180,19 @@ def summarize(
         bleu=metrics.bleu(translations, references, config.evaluation.bleu_tokenizer),
         chrf=metrics.chrf(translations, references),
         samples=[
-            Sample(*pair, translations[place], forced_texts[place], is_exact[place])
-            for place, pair in enumerate(pairs)
+            Sample(*pair, translations[index], forced_texts[index], is_exact[index])
+            for index, pair in enumerate(pairs)
         ],
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - start_time,
     )
 
 
 def forced_text(tokenizer: PairTokenizer, predicted: list[int]) -> str:
-    """What was predicted at each place; an <EOS> before the last is shown, for it ends nothing."""
+    """Return the text of teacher-forced predictions; an <EOS> before the last one is shown."""
     parts: list[list[int]] = [[]]
-    for place, id in enumerate(predicted):
+    for index, id in enumerate(predicted):
         if id != EOS_ID:
             parts[-1].append(id)
-        elif place < len(predicted) - 1:
+        elif index < len(predicted) - 1:
             parts.append([])
     return f" {EOS} ".join(tokenizer.target.decode(part) for part in parts)

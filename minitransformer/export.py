@@ -1,4 +1,4 @@
-"""A trained run as a CTranslate2 model, which translates the same without torch, and in int8.
+"""Export of a trained run to CTranslate2, which needs no torch and can use int8.
 
 python -m minitransformer.export runs/big --ctranslate2 big-ct2 --int8
 D d_model, F d_ff, P positions, V vocabulary.
@@ -42,12 +42,12 @@ from minitransformer.run import RunFolder
 from minitransformer.settings import ModelConfig
 from minitransformer.translator import Translator
 
-NEVER = -1e9  # the bias of what is never produced; no other logit comes near
-LONGEST_INPUT = 1024  # tokens at which CTranslate2 cuts a source, unless told otherwise
+NEVER = -1e9  # the bias of tokens that are never produced, far below any logit
+MAX_INPUT_LENGTH = 1024  # tokens: where CTranslate2 truncates a source by default
 OWN_FILES = {"model.bin", "config.json"}.union(
     f"{side}_vocabulary.json" for side in ("shared", "source", "target")
 )
-USAGE = """It reads and writes the run's tokens:
+USAGE = """Its inputs and outputs are the run's tokens:
 
   import ctranslate2
   from minitransformer import Translator
@@ -71,13 +71,13 @@ def write_ctranslate2(
     folder: Path,
     quantization: str | None = None,
 ) -> None:
-    """Write a model, with its tokens in the order of their ids, as a folder for CTranslate2."""
+    """Write a model with its tokens, in the order of their ids, as a folder for CTranslate2."""
     if not isinstance(model, Transformer):
         raise UsageError(
             f"CTranslate2 has no model.kind: {config.kind}; to export, train with kind: transformer"
         )
     if config.norm == "none" or (config.norm == "post" and config.d_ff == 0):
-        # Its blocks add to their input only together with a norm.
+        # Its residual connections always have a layer norm.
         setting = "norm: none" if config.norm == "none" else "d_ff: 0 with norm: post"
         raise UsageError(f"CTranslate2 has no model.{setting}; to export, train with norm: pre")
     files = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -88,17 +88,17 @@ def write_ctranslate2(
     spec.register_target_vocabulary(target_tokens)
     spec.validate()
     spec.optimize(quantization=quantization)
-    place = folder.resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as aside:
-        (whole := Path(aside, "model")).mkdir()
-        spec.save(str(whole))
-        shutil.rmtree(place, ignore_errors=True)
-        whole.rename(place)
+    path = folder.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as temporary:
+        (complete := Path(temporary, "model")).mkdir()
+        spec.save(str(complete))
+        shutil.rmtree(path, ignore_errors=True)
+        complete.rename(path)
 
 
 def model_spec(model: Transformer, config: ModelConfig) -> Any:
-    """The weights and settings of a model, in CTranslate2's words."""
+    """Return the weights and settings of a model as a CTranslate2 specification."""
     try:
         specs: Any = import_module("ctranslate2").specs
     except ModuleNotFoundError:
@@ -117,7 +117,7 @@ def model_spec(model: Transformer, config: ModelConfig) -> Any:
     set_linear(decoder.projection, model.head)
     if model.head.bias is None:
         decoder.projection.bias = torch.zeros(len(model.head.weight))  # [V]
-    decoder.projection.bias[[PAD_ID, BOS_ID]] = NEVER  # never labels, so never answers
+    decoder.projection.bias[[PAD_ID, BOS_ID]] = NEVER  # never labels, so never produced
     spec = specs.TransformerSpec(encoder, decoder)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = UNK, BOS, EOS
     spec.config.decoder_start_token = {"eos": EOS, "bos": BOS}[config.decoder_start_token]
@@ -140,7 +140,7 @@ def set_stack(spec: Any, embedding: Any, stack: Stack, config: ModelConfig) -> N
         if isinstance(layer, DecoderLayer):
             set_attention(part.attention, layer.cross_attention)
             set_norm(part.attention, layer.cross_attention_residual)
-        if layer.feed_forward is None:  # one that adds nothing
+        if layer.feed_forward is None:  # CTranslate2 needs one: it adds zeros
             part.ffn.linear_0.weight = torch.zeros(1, config.d_model)  # [F, D]
             part.ffn.linear_1.weight = torch.zeros(config.d_model, 1)  # [D, F]
         else:
@@ -152,19 +152,20 @@ def set_stack(spec: Any, embedding: Any, stack: Stack, config: ModelConfig) -> N
 
 
 def position_table(positions: nn.Module | None, config: ModelConfig) -> Tensor:
-    """What is added at each place, [P, D]; CTranslate2 fails at places beyond."""
+    """Return the positional encodings, [P, D]; CTranslate2 fails at positions beyond them."""
     if isinstance(positions, LearnedPositions):
         return copy(positions.table)
-    shape = max(config.max_length, LONGEST_INPUT), config.d_model
+    shape = max(config.max_length, MAX_INPUT_LENGTH), config.d_model
     return torch.zeros(shape) if config.positional_encoding == "none" else sinusoid_table(*shape)
 
 
 def set_attention(spec: Any, attention: MultiHeadAttention) -> None:
-    """Set the matrices, those that read the same states as one."""
+    """Set the matrices; those with the same input are concatenated."""
     parts = [attention.query, attention.key, attention.value]
-    same = [parts] if len(spec.linear) == 2 else [parts[:1], parts[1:]]  # 2: self-attention
-    for linear, together in zip(spec.linear[:-1], same, strict=True):
-        set_linear(linear, *together)
+    is_self_attention = len(spec.linear) == 2
+    groups = [parts] if is_self_attention else [parts[:1], parts[1:]]
+    for linear, group in zip(spec.linear[:-1], groups, strict=True):
+        set_linear(linear, *group)
     if attention.output is None:
         spec.linear[-1].weight = torch.eye(len(parts[0].weight))  # [D, D]
     else:
@@ -180,24 +181,26 @@ def set_linear(spec: Any, *linears: nn.Linear) -> None:
 
 
 def set_norm(spec: Any, owner: nn.Module) -> None:
-    """Set the norm of a block from the one in a residual, or from a norm itself."""
+    """Set a norm from the one in a Residual, or from a norm itself."""
     (norm,) = (part for part in owner.modules() if isinstance(part, nn.LayerNorm))
     spec.layer_norm.gamma = copy(norm.weight)  # [D]
     spec.layer_norm.beta = copy(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
 
 
 def copy(tensor: Tensor) -> Tensor:
-    """A tensor of its own, since int8 is made in place."""
+    """Return a copy, since quantization to int8 is in place."""
     return tensor.detach().cpu().float().clone()
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    about = "Write a trained run as a model for CTranslate2."
+    about = "Export a trained run to CTranslate2."
     parser = argparse.ArgumentParser(prog="python -m minitransformer.export", description=about)
     parser.add_argument("run", type=Path, help="a run's folder, such as runs/big")
-    where = "the folder to write: a new one, or an earlier export"
+    where = "the folder to write: a new one or an earlier export"
     parser.add_argument("--ctranslate2", type=Path, required=True, metavar="DIR", help=where)
-    parser.add_argument("--int8", action="store_true", help="matrices of 8-bit integers")
+    parser.add_argument(
+        "--int8", action="store_true", help="quantize the matrices to 8-bit integers"
+    )
     add_weights_options(parser)
     options = parser.parse_args(arguments)
     check_weights_options(options)

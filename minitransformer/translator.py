@@ -2,38 +2,37 @@
 
 import math
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from minitransformer.checkpoint import refuse_other_settings, trained_model
+from minitransformer.checkpoint import Checkpoint, refuse_other_settings, trained_model
 from minitransformer.data.batching import pad
-from minitransformer.data.tokenizer import EOS_ID, Encoded, PairTokenizer
-from minitransformer.errors import UsageError, did_you_mean
+from minitransformer.data.tokenizer import EOS, EOS_ID, Encoded, PairTokenizer
+from minitransformer.errors import UsageError, did_you_mean, printable_word
 from minitransformer.model.base import EncoderDecoder, choose_device
 from minitransformer.run import RunFolder, scheduled_steps
-from minitransformer.search import GREEDY, TokenScore, beam_search, greedy
+from minitransformer.search import GREEDY_SEARCH, TokenScore, beam_search, greedy
 from minitransformer.settings import Config
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A translated sentence, with what was read and each choice that was made."""
+    """A translated sentence, with its source and the score of each produced token."""
 
     source: Encoded
     text: str
     tokens: list[str]
     token_scores: list[TokenScore]
-    left_out: int = 0  # source tokens beyond the model's longest sentence
+    num_truncated: int = 0  # source tokens beyond model.max_length
     score: float = 0.0  # log probability / length ** length penalty
     others: list["Translation"] = field(default_factory=list)  # of the beam, best first
 
     @property
     def is_finished(self) -> bool:
-        """Did it come to its own end, and not to the longest that a translation may be?"""
+        """Return whether it ended in <EOS>, and was not truncated at model.max_length."""
         return not self.token_scores or self.token_scores[-1].id == EOS_ID
 
 
@@ -44,9 +43,9 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.max_length = config.model.max_length
-        self.search = GREEDY
-        self.checkpoint = ""  # what it was loaded from: a step's name, or those of several
-        self.data_fingerprint = ""  # of the pairs that it was trained with
+        self.search = GREEDY_SEARCH
+        self.checkpoint = ""  # the name of the loaded step, or those of several
+        self.data_fingerprint = ""  # of the training pairs
 
     @classmethod
     def load(
@@ -57,52 +56,26 @@ class Translator:
         checkpoint: str | int | None = None,
         average: int | None = None,
     ) -> "Translator":
-        """Load a run's weights: those that its config says are the ones to translate with.
+        """Load a run's weights: by default, those that its config selects.
 
-        These are the mean of the last `evaluation.average_checkpoints` where that is more than
-        one, else "best" where `evaluation.best_metric` selects it, else the last one.
-        `checkpoint` asks for "last", "best" or a step by its number, `average` for the mean of
-        so many.
+        These are the mean of the last `evaluation.average_checkpoints` if that is more than one,
+        else "best" if `evaluation.best_metric` is not none, else the last one. `checkpoint` is
+        "last", "best" or the number of a step; `average` asks for the mean of so many.
         """
         folder = RunFolder(Path(run))
         config = folder.load_config()
         tokenizer = folder.load_tokenizer(config)
-        if not isinstance(checkpoint, int) and checkpoint not in (None, "last", "best"):
-            raise UsageError(f"checkpoint {checkpoint!r}: choose last, best or a step's number")
-        if average is not None and (average < 1 or checkpoint is not None):
-            raise UsageError(f"average {average}: at least 1, and not together with a checkpoint")
-        count = average or (config.evaluation.average_checkpoints if checkpoint is None else 1)
-        selects = config.evaluation.best_metric != "none"
-        takes_best = selects and (checkpoint, average, count) == (None, None, 1)
-        complaints: list[str] = []
-        if isinstance(checkpoint, int):
-            saved = [folder.load(checkpoint, for_training=False)]
-        elif checkpoint == "best" or (takes_best and folder.best_step is not None):
-            saved = [folder.load_best()]
-        else:
-            among = folder.steps()
-            if count > 1:  # those that a signal left in between would make another mean
-                # Behind those that are kept for being the last, an old best one may stand.
-                among = (
-                    scheduled_steps(among, config)[: config.training.keep_checkpoints] or among[:1]
-                )
-            saved = folder.load_last(count, complaints, for_training=False, among=among)
-        names = [each.path.name for each in saved]
-        if len(saved) < count and not complaints:
-            complaints.append(
-                f"{run} has only {len(saved)} of the {count} checkpoints to be averaged "
-                "(training.keep_checkpoints says how many are kept)"
-            )
-        for complaint in complaints:
-            print(f"warning: {complaint}; using {', '.join(names)}", file=sys.stderr)
-        for each in saved:
+        checkpoints = load_checkpoints(folder, config, checkpoint, average)
+        names = [each.path.name for each in checkpoints]
+        for each in checkpoints:
             refuse_other_settings(each.settings, each.path.name, config, folder.path)
-        model = trained_model(config, tokenizer, {str(each.path): each.model for each in saved})
+        weights = {str(each.path): each.model for each in checkpoints}
+        model = trained_model(config, tokenizer, weights)
         translator = cls(model.to(choose_device(device)).eval(), tokenizer, config)
         translator.checkpoint = names[0]
-        if len(saved) > 1:
-            translator.checkpoint = f"mean of {len(saved)}, {names[-1]} to {names[0]}"
-        translator.data_fingerprint = saved[0].state.data_fingerprint
+        if len(names) > 1:
+            translator.checkpoint = f"mean of {len(names)}, {names[-1]} to {names[0]}"
+        translator.data_fingerprint = checkpoints[0].state.data_fingerprint
         return translator
 
     def __call__(self, text: str) -> str:
@@ -112,93 +85,105 @@ class Translator:
     def translate(
         self, texts: Iterable[str], *, batch_size: int = 64, alternatives: int = 0
     ) -> list[Translation]:
-        """Translate sentences in order; similar lengths are decoded together."""
+        """Translate sentences; those of similar length are decoded together."""
         sources = [self.tokenizer.encode_source(text) for text in texts]
-        translations: dict[int, Translation] = {}
-        places = sorted(range(len(sources)), key=lambda place: len(sources[place].ids))
-        for place in places:
-            if not sources[place].words:  # nothing in, nothing out
-                translations[place] = Translation(sources[place], "", [], [])
-        places = [place for place in places if place not in translations]
-        count = self.search.sentences_at_a_time(batch_size)
-        for start in range(0, len(places), count):
-            chosen = places[start : start + count]
-            decoded = self.decode([sources[place] for place in chosen], alternatives)
-            translations.update(zip(chosen, decoded, strict=True))
-        return [translations[place] for place in range(len(sources))]
+        translations = [Translation(source, "", [], []) for source in sources]  # of empty ones
+        by_length = sorted(range(len(sources)), key=lambda index: len(sources[index].ids))
+        filled = [index for index in by_length if sources[index].words]
+        count = self.search.num_sentences(batch_size)
+        for start in range(0, len(filled), count):
+            indices = filled[start : start + count]
+            decoded = self.decode([sources[index] for index in indices], alternatives)
+            for index, translation in zip(indices, decoded, strict=True):
+                translations[index] = translation
+        return translations
 
     def decode(self, sources: list[Encoded], alternatives: int) -> list[Translation]:
-        rows = [self.fit(source.ids) for source in sources]
-        device = next(self.model.parameters()).device
-        source = pad(rows).to(device)
+        """Translate one batch."""
+        rows = [self.truncate(source.ids) for source in sources]
+        source_ids = pad(rows).to(next(self.model.parameters()).device)
         start_id, max_lengths = self.tokenizer.start_id, [self.max_length] * len(rows)
         penalty = self.search.length_penalty
+        candidates: list[list[tuple[list[TokenScore], float]]]  # of each row, with their scores
         if self.search.beam == 1:
-            produced = [
-                [(choices, log_probability(choices) / len(choices) ** penalty)]
-                for choices in greedy(
-                    self.model,
-                    source,
-                    start_id=start_id,
-                    max_lengths=max_lengths,
-                    alternatives=alternatives,
-                )
-            ]
+            produced = greedy(
+                self.model, source_ids, start_id=start_id, max_lengths=max_lengths,
+                alternatives=alternatives,
+            )  # fmt: skip
+            candidates = [[(row, log_probability(row) / len(row) ** penalty)] for row in produced]
         else:
-            found = beam_search(
-                self.model, source, start_id=start_id, max_lengths=max_lengths,
+            beams = beam_search(
+                self.model, source_ids, start_id=start_id, max_lengths=max_lengths,
                 width=self.search.beam, length_penalty=penalty,
             )  # fmt: skip
-            produced = [
-                [(each.token_scores, each.score(penalty)) for each in beam] for beam in found
+            candidates = [
+                [(each.token_scores, each.score(penalty)) for each in beam] for beam in beams
             ]
-        return [
-            self.translation(source, len(source.ids) - len(row), candidates)
-            for source, row, candidates in zip(sources, rows, produced, strict=True)
-        ]
-
-    def translation(
-        self, source: Encoded, left_out: int, candidates: list[tuple[list[TokenScore], float]]
-    ) -> Translation:
-        """The first of the candidates, and with it the others; each has a score."""
         target = self.tokenizer.target
-        best, *others = (
-            Translation(
-                source,
-                target.decode(choice.id for choice in choices),
-                [target.tokens[choice.id] for choice in choices],
-                choices,
-                left_out,
-                score,
+        translations = []
+        for source, row, scored in zip(sources, rows, candidates, strict=True):
+            best, *others = (
+                Translation(
+                    source,
+                    target.decode(each.id for each in token_scores),
+                    [target.tokens[each.id] for each in token_scores],
+                    token_scores,
+                    len(source.ids) - len(row),
+                    score,
+                )
+                for token_scores, score in scored
             )
-            for choices, score in candidates
-        )
-        return replace(best, others=others)
+            translations.append(replace(best, others=others))
+        return translations
 
-    def fit(self, ids: list[int]) -> list[int]:
-        """Cut a sentence that is longer than the model takes, keeping its end marker."""
+    def truncate(self, ids: list[int]) -> list[int]:
+        """Truncate a source to model.max_length, keeping its end marker."""
         if len(ids) <= self.max_length:
             return ids
         end = ids[-1:] if self.tokenizer.source_eos else []
         return ids[: self.max_length - len(end)] + end
 
 
-def log_probability(choices: list[TokenScore]) -> float:
-    # A token that may not be produced can have all of the probability.
-    return sum(math.log(max(choice.probability, sys.float_info.min)) for choice in choices)
+def load_checkpoints(
+    folder: RunFolder, config: Config, checkpoint: str | int | None, average: int | None
+) -> list[Checkpoint]:
+    """Read the checkpoints to translate with, newest first; warn where some are missing."""
+    if not isinstance(checkpoint, int) and checkpoint not in (None, "last", "best"):
+        raise UsageError(f"checkpoint {checkpoint!r}: choose last, best or a step's number")
+    if average is not None and (average < 1 or checkpoint is not None):
+        raise UsageError(f"average {average}: at least 1, and not together with a checkpoint")
+    if isinstance(checkpoint, int):
+        return [folder.load(checkpoint, for_training=False)]
+    count = average or (config.evaluation.average_checkpoints if checkpoint is None else 1)
+    selects = config.evaluation.best_metric != "none"
+    takes_best = selects and (checkpoint, average, count) == (None, None, 1)
+    if checkpoint == "best" or (takes_best and folder.best_step is not None):
+        return [folder.load_best()]
+    steps = folder.steps()
+    if count > 1:  # a checkpoint saved on a signal, between scheduled ones, would change the mean
+        # After the last `keep_checkpoints`, there may be an older one that is kept as the best.
+        steps = scheduled_steps(steps, config)[: config.training.keep_checkpoints] or steps[:1]
+    complaints: list[str] = []
+    found = folder.load_last(count, complaints, for_training=False, among=steps)
+    if len(found) < count and not complaints:
+        complaints.append(
+            f"{folder.path} has only {len(found)} of the {count} checkpoints to be averaged "
+            "(training.keep_checkpoints says how many are kept)"
+        )
+    for complaint in complaints:
+        names = ", ".join(each.path.name for each in found)
+        print(f"warning: {complaint}; using {names}", file=sys.stderr)
+    return found
 
 
-ALTERNATIVES = 3
-MOST_UNKNOWN = 5  # named one by one; the rest are counted
+def log_probability(token_scores: list[TokenScore]) -> float:
+    """Return the log probability of a whole translation."""
+    # <PAD> and <BOS>, which are never produced, may have all of the probability.
+    return sum(math.log(max(each.probability, sys.float_info.min)) for each in token_scores)
 
 
-def read_lines(stream: BinaryIO) -> Iterator[str]:
-    """Lines ended by \\n alone, as soon as they come; bytes that are not UTF-8 become U+FFFD."""
-    for number, line in enumerate(stream, start=1):
-        text = line.removesuffix(b"\n").decode("utf-8", errors="replace")
-        if number == 1:
-            text = text.removeprefix("\ufeff")
-        yield text
+NUM_ALTERNATIVES = 3  # shown with each token's score
+MAX_NAMED_UNKNOWN = 5
 
 
 def translate_lines(
@@ -210,75 +195,75 @@ def translate_lines(
     n_best: int | None = None,
     batch_size: int = 1,
 ) -> None:
-    """Translate lines as they come, `batch_size` at a time, and hand each on at once.
+    """Translate lines as they arrive, `batch_size` at a time, and write each batch at once.
 
-    With `n_best`, up to so many for each: the number of the line that came in, text and score.
+    With `n_best`, write up to so many lines for each: the number of its input line, text, score.
     """
     lines = iter(lines)
     number = 0
+    alternatives = NUM_ALTERNATIVES if scores else 0
     while batch := list(islice(lines, batch_size)):
-        for translation in translator.translate(batch, alternatives=ALTERNATIVES if scores else 0):
+        for translation in translator.translate(batch, alternatives=alternatives):
             number += 1
-            for remark in remarks(translation, translator):
-                print(f"line {number}: {remark}", file=sys.stderr, flush=True)
+            for warning in translation_warnings(translation, translator):
+                print(f"line {number}: {warning}", file=sys.stderr, flush=True)
             for each in [translation, *translation.others][: n_best or 1]:
                 fields = [each.text]
                 if n_best:
                     fields = [str(number), each.text, f"{each.score:.4f}"]
                 if scores:
-                    fields += score_fields(each, translator)
+                    fields += format_token_scores(each, translator)
                 output.write("\t".join(fields) + "\n")
             output.flush()
 
 
-def remarks(translation: Translation, translator: Translator) -> list[str]:
-    """What the reader of a translation should know about its source."""
+def read_lines(stream: BinaryIO) -> Iterator[str]:
+    """Yield lines ended by \\n alone as they arrive; bytes that are not UTF-8 become U+FFFD."""
+    for number, line in enumerate(stream, start=1):
+        text = line.removesuffix(b"\n").decode("utf-8", errors="replace")
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        yield text
+
+
+def translation_warnings(translation: Translation, translator: Translator) -> list[str]:
+    """Return warnings about unknown words and truncation."""
     vocabulary = translator.tokenizer.source
     name, unknown = vocabulary.unknown_name, translation.source.unknown
-    found = [
-        f"unknown {name} '{printable(word)}'{did_you_mean(word, vocabulary.ids)}"
-        for word in unknown[:MOST_UNKNOWN]
+    warnings = [
+        f"unknown {name} '{printable_word(word)}'{did_you_mean(word, vocabulary.ids)}"
+        for word in unknown[:MAX_NAMED_UNKNOWN]
     ]
-    if len(unknown) > MOST_UNKNOWN:
-        found.append(f"and {len(unknown) - MOST_UNKNOWN} more unknown {name}s")
-    return found + length_remarks(
+    if len(unknown) > MAX_NAMED_UNKNOWN:
+        warnings.append(f"and {len(unknown) - MAX_NAMED_UNKNOWN} more unknown {name}s")
+    return warnings + length_warnings(
         len(translation.source.ids),
-        translation.left_out,
+        translation.num_truncated,
         len(translation.tokens),
         is_finished=translation.is_finished,
     )
 
 
-def length_remarks(given: int, left_out: int, produced: int, *, is_finished: bool) -> list[str]:
-    """What was cut off a sentence, and off its translation."""
-    found = []
-    if left_out:
-        taken = f"{given} tokens, the model takes {given - left_out}"
-        found.append(f"{taken}; the last {left_out} were left out")
+def length_warnings(
+    num_tokens: int, num_truncated: int, num_produced: int, *, is_finished: bool
+) -> list[str]:
+    """Return warnings about the truncation of a source and of its translation."""
+    warnings = []
+    if num_truncated:
+        taken = f"{num_tokens} tokens, the model takes {num_tokens - num_truncated}"
+        warnings.append(f"{taken}; the last {num_truncated} were left out")
     if not is_finished:
-        found.append(f"no end after {produced} tokens; cut there")
-    return found
+        warnings.append(f"no {EOS} within {num_produced} tokens; truncated")
+    return warnings
 
 
-def printable(word: str) -> str:
-    """A word as it may go to a terminal: without control characters, and not endless."""
-    return without_controls(word) if len(word) <= 40 else f"{without_controls(word[:40])}…"
-
-
-def without_controls(text: str) -> str:
-    return "".join(
-        f"\\x{ord(each):02x}" if unicodedata.category(each) in ("Cc", "Cs") else each
-        for each in text
-    )
-
-
-def score_fields(translation: Translation, translator: Translator) -> list[str]:
-    """Each produced token with its probability and the tokens that came nearest."""
+def format_token_scores(translation: Translation, translator: Translator) -> list[str]:
+    """Return each produced token with its probability and the next most probable tokens."""
     names = translator.tokenizer.target.tokens
     fields = []
-    for token, choice in zip(translation.tokens, translation.token_scores, strict=True):
-        alternatives = ", ".join(f"{names[id]} {value:.4f}" for id, value in choice.alternatives)
+    for token, score in zip(translation.tokens, translation.token_scores, strict=True):
+        alternatives = ", ".join(f"{names[id]} {value:.4f}" for id, value in score.alternatives)
         fields.append(
-            f"{token} {choice.probability:.4f}" + f" ({alternatives})" * bool(alternatives)
+            f"{token} {score.probability:.4f}" + f" ({alternatives})" * bool(alternatives)
         )
     return fields

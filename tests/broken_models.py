@@ -46,34 +46,34 @@ def encode_detached(self: Transformer, source: Tensor) -> Memory:
 
 def encode_states_detached(self: Recurrent, source: Tensor) -> Memory:
     memory = read_source(self, source)
-    last = tuple(tuple(part.detach() for part in state) for state in memory.last)
-    return Memory(memory.states.detach(), memory.mask, last)
+    final = tuple(tuple(part.detach() for part in state) for state in memory.final_states)
+    return Memory(memory.states.detach(), memory.mask, final)
 
 
 def read_target_from_the_right(
-    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+    self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    if is_read is not None:  # the encoder's, which may
-        return read_words(self, inputs, state, is_read)
+    if mask is not None:  # the encoder's, which may
+        return read_words(self, inputs, state, mask)
     states, last = read_words(self, inputs.flip(1), state)
     return states.flip(1), last
 
 
 def read_padding(
-    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+    self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
 ) -> tuple[Tensor, State]:
     return read_words(self, inputs, state)
 
 
 def read_each_word_anew(
-    self: Recurrence, inputs: Tensor, state: State, is_read: Tensor | None = None
+    self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    if is_read is None:  # the decoder's
+    if mask is None:  # the decoder's
         return read_words(self, inputs, state)
     last, states = state, []
-    for word, reads in zip(inputs.unbind(dim=1), is_read.unbind(dim=1), strict=True):
-        after = zip(self.read(self.input_proj(word), state)[1], last, strict=True)
-        last = tuple(torch.where(reads[:, None], new, old) for new, old in after)
+    for token, is_token in zip(inputs.unbind(dim=1), mask.unbind(dim=1), strict=True):
+        after = zip(self.step(self.input_proj(token), state)[1], last, strict=True)
+        last = tuple(torch.where(is_token[:, None], new, old) for new, old in after)
         states.append(last[0])
     return torch.stack(states, dim=1), last
 
@@ -88,7 +88,7 @@ def decode_without_carrying(
 
 
 def begin_from_nothing(self: Recurrent, memory: Memory) -> StateCache:
-    return StateCache([tuple(0 * part for part in state) for state in memory.last])
+    return StateCache([tuple(0 * part for part in state) for state in memory.final_states])
 
 
 def broken(*places: tuple[object, str, object]) -> AbstractContextManager[None]:

@@ -202,7 +202,7 @@ def test_pictures_begin_with_the_best_head(substitute_run, tmp_path):
     for head, labelling in ((1, PRODUCED), (None, FED)):
         best = HeadAlignment(1, head, labelling, 0.987, 0.9)
         remember(moved, as_json(checkpoint, "substitute", 9, [best]))
-        for words in ([], ["--words"]):
+        for words in ([], ["--merge-subwords"]):
             told = run("translate.py", "--run", "moved", "--attention", "maps.svg", *words, "3 1 4",
                        folder=tmp_path)  # fmt: skip
             assert told.code == 0, told.err

@@ -66,7 +66,7 @@ def test_sentences_of_one_length_share_a_bucket():
 
 def test_bleu_by_length_is_that_of_each_buckets_own_sentences():
     def sample(text: str, translation: str) -> Sample:
-        return Sample(text, text, translation, forced="", is_exact=False)
+        return Sample(text, text, translation, teacher_forced="", is_exact=False)
 
     long, other = "a b c d e f g", "h i j k l m n"
     samples = [sample("a b", "a b"), sample(long, long), sample(other, "x"), sample("a b c d", "y")]

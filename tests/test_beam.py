@@ -8,7 +8,7 @@ import torch
 from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from minitransformer.search import GREEDY, SearchConfig, beam_search, greedy
+from minitransformer.search import GREEDY_SEARCH, SearchConfig, beam_search, greedy
 from tests.variants import VARIANTS, build, ids
 
 WORDS = [id for id in range(11) if id not in (PAD_ID, BOS_ID, EOS_ID)]  # of the toy vocabulary
@@ -175,7 +175,7 @@ def test_a_score_is_exact_where_probabilities_are_too_small_for_numbers(tiny):
 @pytest.mark.parametrize("name", ["tiny", "tiny_rnn"])
 def test_a_translator_gives_the_best_and_the_others_of_its_beam(name, request):
     translator = Translator.load(request.getfixturevalue(name).path)
-    assert translator.search == GREEDY
+    assert translator.search == GREEDY_SEARCH
     greedily = translator.translate(["Let's go", "", "I go to school"])
     translator.search = SearchConfig(beam=4, length_penalty=1.0)
     found = translator.translate(["Let's go", "", "I go to school"])

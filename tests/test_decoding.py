@@ -137,7 +137,7 @@ def test_nothing_in_gives_nothing_out(tiny):
 def test_a_sentence_beyond_the_longest_is_cut_and_says_so(tiny):
     translator = Translator.load(tiny.path)
     (translation,) = translator.translate(["go " * 100])
-    assert translation.left_out == 100 - translator.max_length
+    assert translation.num_truncated == 100 - translator.max_length
 
 
 def test_a_short_sentence_may_have_a_long_translation(tmp_path):

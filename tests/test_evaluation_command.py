@@ -68,7 +68,7 @@ def test_pairs_that_may_have_been_learned_from_are_not_a_test(tmp_path):
     for change in ("data.split_seed=2", "data.split_test=20"):
         changed = evaluate(tmp_path, "run", "--set", change)
         assert changed.code == 1
-        assert "or is split otherwise" in changed.err
+        assert "or is split differently" in changed.err
     learned = next(iter(prepare_dataset(load_config(tmp_path / "run/config.yaml")).corpus.train))
     (tmp_path / "new.tsv").write_text(f"{learned.source}\tc\nelsewhere\tc\n")
     new = evaluate(tmp_path, "run", "--set", "data.split_test=0", "--set", "data.test=new.tsv")
@@ -123,13 +123,13 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
     assert "half.tsv, line 2: no reference after a tab" in result.err
     (tmp_path / "gap.tsv").write_text("We drink tea\tBebemos té\n\n")
     result = evaluate(tiny.folder, "runs/tiny", "--input", tmp_path / "gap.tsv")
-    assert "gap.tsv, line 2: nothing there" in result.err
+    assert "gap.tsv, line 2: no text" in result.err
     (tmp_path / "latin.txt").write_bytes(b"I go\nWe drink caf\xe9\n")
     result = evaluate(tiny.folder, "runs/tiny", "--input", tmp_path / "latin.txt")
     assert "latin.txt, line 2: not UTF-8" in result.err
     (tmp_path / "two.txt").write_text("Voy a la escuela\n\n")
     result = evaluate(tiny.folder, "runs/tiny", *source, "--references", tmp_path / "two.txt")
-    assert "two.txt, line 2: nothing there" in result.err
+    assert "two.txt, line 2: no text" in result.err
     both = ["--input", tmp_path / "half.tsv", "--references", tmp_path / "two.txt"]
     assert "half.tsv, line 1: a tab" in evaluate(tiny.folder, "runs/tiny", *both).err
     for options, words in [
@@ -149,7 +149,7 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
 
 def test_two_runs_are_compared_by_paired_bootstrap(tiny, tmp_path):
     trainer_for(tmp_path / "weak").fit()
-    against = ["--split", "valid", "--against", tmp_path / "weak"]
+    against = ["--split", "valid", "--compare", tmp_path / "weak"]
     result = evaluate(tiny.folder, "runs/tiny", *against)
     assert result.code == 0, result.err
     assert "(was trained with other pairs)" in result.out
@@ -160,7 +160,7 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny, tmp_path):
     better, worse, p = map(float, found.groups())
     assert better > 80 > worse
     assert p < 0.05
-    same = evaluate(tiny.folder, "runs/tiny", "--split", "valid", "--against", "runs/tiny")
+    same = evaluate(tiny.folder, "runs/tiny", "--split", "valid", "--compare", "runs/tiny")
     assert same.out.count("p = 1.0000") == 2
 
 

@@ -78,7 +78,7 @@ def translate(folder: Path, translator: Translator, texts: list[str]) -> list:
 def log_probabilities(translator: Translator, translations: list[Translation]) -> list[float]:
     """Of whole translations in one go, among all tokens that may be produced."""
     rows = [[choice.id for choice in each.token_scores] for each in translations]
-    source = pad([translator.fit(each.source.ids) for each in translations])  # [B, S]
+    source = pad([translator.truncate(each.source.ids) for each in translations])  # [B, S]
     given = pad([[translator.tokenizer.start_id, *ids[:-1]] for ids in rows])  # [B, T]
     logits = translator.model(source, given).detach()  # [B, T, V]
     logits[..., [PAD_ID, BOS_ID]] = float("-inf")

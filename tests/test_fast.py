@@ -3,30 +3,30 @@
 import pytest
 import torch
 
-from minitransformer.model.fast import argmax, dropout, softmax
+from minitransformer.model.fast import dropout, fast_argmax, softmax
 
 
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_asked_share_becomes_zero_and_the_rest_is_scaled(share, dtype):
+def test_the_given_rate_becomes_zero_and_the_rest_is_scaled(rate, dtype):
     torch.manual_seed(1)
     values = torch.ones(1000, 997, dtype=dtype)
-    dropped = dropout(values, share, training=True)
+    dropped = dropout(values, rate, training=True)
     assert dropped.dtype == dtype
     is_zero = dropped == 0
-    assert float(is_zero.double().mean()) == pytest.approx(share, abs=5 * (share / 997_000) ** 0.5)
+    assert float(is_zero.double().mean()) == pytest.approx(rate, abs=5 * (rate / 997_000) ** 0.5)
     kept = dropped[~is_zero]
     assert kept.unique().numel() == 1
-    # A share is a multiple of 1/65,536; the scale is that of the share that is really kept.
+    # The rate is rounded to a multiple of 1/65,536; the scale follows the rounded rate.
     assert float(kept[0]) == pytest.approx(
-        1 / (1 - round(share * 65536) / 65536), rel=0.004 if dtype == torch.bfloat16 else 1e-6
+        1 / (1 - round(rate * 65536) / 65536), rel=0.004 if dtype == torch.bfloat16 else 1e-6
     )
 
 
-def test_places_are_independent_of_their_neighbours():
+def test_dropout_is_independent_between_neighbouring_values():
     torch.manual_seed(1)
     zero = (dropout(torch.ones(400, 401), 0.5, training=True) == 0).double()
-    for columns in range(1, 9):  # four places share a random number
+    for columns in range(1, 9):  # four values share a random number
         both = (zero[:, :-columns] * zero[:, columns:]).mean()
         assert float(both) == pytest.approx(0.25, abs=0.01)
     assert float((zero[:-1] * zero[1:]).mean()) == pytest.approx(0.25, abs=0.01)
@@ -48,10 +48,10 @@ def test_a_seed_decides_what_is_dropped():
     assert not torch.equal(draw(1), draw(2))
 
 
-@pytest.mark.parametrize(("share", "training"), [(0.0, True), (0.5, False)])
-def test_without_dropout_nothing_is_touched(share, training):
+@pytest.mark.parametrize(("rate", "training"), [(0.0, True), (0.5, False)])
+def test_without_dropout_nothing_is_touched(rate, training):
     values = torch.randn(3)
-    assert dropout(values, share, training=training) is values
+    assert dropout(values, rate, training=training) is values
 
 
 def test_nearly_everything_may_be_dropped():
@@ -76,9 +76,9 @@ def test_softmax_equals_torchs_for_every_shape(rows, keys):
 
 
 @pytest.mark.parametrize("columns", [1, 128, 300, 5000, 5120, 5121])
-def test_argmax_is_the_first_of_the_highest(columns):
+def test_fast_argmax_is_the_first_of_the_highest(columns):
     torch.manual_seed(columns)
     values = torch.randn(20, columns)
-    assert torch.equal(argmax(values), values.argmax(dim=1, keepdim=True))
+    assert torch.equal(fast_argmax(values), values.argmax(dim=1, keepdim=True))
     equal = torch.randint(0, 3, (20, columns)).float()
-    assert torch.equal(argmax(equal), equal.argmax(dim=1, keepdim=True))
+    assert torch.equal(fast_argmax(equal), equal.argmax(dim=1, keepdim=True))

@@ -419,8 +419,8 @@ def test_the_command_draws_and_translates(tiny_bn, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        (["--attention", "maps.jpg", "Go"], 2, "a picture's name ends in .png or .svg"),
-        (["--attention", "I go to school"], 2, "a picture's name ends in .png or .svg"),
+        (["--attention", "maps.jpg", "Go"], 2, "the file must end in .png or .svg"),
+        (["--attention", "I go to school"], 2, "the file must end in .png or .svg"),
         (["--attention", "maps.png", *["I go home"] * 41], 2, "at most 40 sentences"),
         (["--attention", "no/maps.png", "Go"], 2, "there is no such folder"),
         (["--attention", "maps.png", "--scores", "Go"], 2, "does not go with"),

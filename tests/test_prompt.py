@@ -67,7 +67,7 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
     [
         (":wlak", "no command ':wlak': did you mean ':walk'?"),
         (":", "no command ':'"),
-        (":walk now", "'now' is too much"),
+        (":walk now", "unexpected 'now'"),
         (":hide", "from 1 to 2"),
         (":hide 3", "from 1 to 2"),
         (":hide two", "from 1 to 2"),
@@ -75,8 +75,8 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
         (":head encoder.0.1 off", "encoder.0.1: of heads there are 1, counted from 0"),
         (":head encoder.4.0 off", "encoder.4.0: of encoder layers there are 1, counted from 0"),
         (":head middle off", "'middle' is no head"),
-        (":head encoder.0.0", "name a head and on or off"),
-        (":position", "say on or off"),
+        (":head encoder.0.0", "give a head and on or off"),
+        (":position", "give on or off"),
         (":force vamoz", "the target has no word 'vamoz'"),
     ],
 )

@@ -20,7 +20,7 @@ from tests.variants import RECURRENTS, TARGET_VOCAB, build, ids, with_weights
 
 WIDTH = 6
 LENGTHS = torch.tensor([5, 3, 1])
-IS_READ = torch.arange(5) < LENGTHS[:, None]
+MASK = torch.arange(5) < LENGTHS[:, None]
 JUDGES = {"gru": nn.GRU, "lstm": nn.LSTM}
 every_cell = pytest.mark.parametrize("cell", JUDGES)
 every_recurrent = pytest.mark.parametrize("name", RECURRENTS)
@@ -79,14 +79,14 @@ def test_reading_equals_torchs_with_the_same_weights(cell, layers, bidirectional
     inputs = torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
     states, last = inputs, []
     for layer in ours:
-        states, last_of_layer = layer(states, IS_READ)
+        states, last_of_layer = layer(states, MASK)
         last.append(last_of_layer)
     expected, expected_last = torchs_reading(ours, inputs, cell=cell, lengths=LENGTHS)
     same = {"atol": 1e-12, "rtol": 0}
-    torch.testing.assert_close(states[IS_READ], expected[IS_READ], **same)
+    torch.testing.assert_close(states[MASK], expected[MASK], **same)
     torch.testing.assert_close(last, expected_last, **same)
 
-    weighting = torch.randn(3, 5, WIDTH, dtype=torch.float64) * IS_READ[..., None]
+    weighting = torch.randn(3, 5, WIDTH, dtype=torch.float64) * MASK[..., None]
     wanted = [inputs, *ours.parameters()]
     gradients, expected_gradients = (
         torch.autograd.grad(
@@ -98,7 +98,7 @@ def test_reading_equals_torchs_with_the_same_weights(cell, layers, bidirectional
     )
     torch.testing.assert_close(gradients, expected_gradients, **same)
     assert all(gradient.ne(0).any() for gradient in gradients)
-    assert gradients[0][~IS_READ].eq(0).all()
+    assert gradients[0][~MASK].eq(0).all()
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -107,16 +107,16 @@ def test_a_step_is_torchs_cell(bias):
     words, state, memory = torch.randn(3, 4, WIDTH, dtype=torch.float64)
     for kind, given in ((nn.GRUCell, state), (nn.LSTMCell, (state, memory))):
         cell = kind(WIDTH, WIDTH, bias=bias).double()
-        from_word, from_state = (
+        input_gates, hidden_gates = (
             nn.functional.linear(inputs, *(getattr(cell, f"{each}_{which}") for each in parts))
             for which, inputs in (("ih", words), ("hh", state))
             for parts in [("weight", "bias") if bias else ("weight",)]
         )
         expected = cell(words, given)
         if kind is nn.GRUCell:
-            found = gru_step(from_word, from_state, state).state
+            found = gru_step(input_gates, hidden_gates, state).state
         else:
-            step = lstm_step(from_word, from_state, memory)
+            step = lstm_step(input_gates, hidden_gates, memory)
             found = step.state, step.cell
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
@@ -131,10 +131,10 @@ def recurrence(cell: str, *, is_backward: bool) -> Recurrence:
 def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_backward):
     ours = recurrence(cell, is_backward=is_backward)
     inputs = torch.randn(2, 5, 3, dtype=torch.float64)
-    is_read = torch.tensor([True, False, True, True, False]).expand(2, -1)
-    states, last = ours(inputs, ours.start(inputs), is_read)
+    mask = torch.tensor([True, False, True, True, False]).expand(2, -1)
+    states, last = ours(inputs, ours.initial_state(inputs), mask)
     shown = inputs[:, [0, 2, 3]]
-    expected, expected_last = ours(shown, ours.start(shown))
+    expected, expected_last = ours(shown, ours.initial_state(shown))
     torch.testing.assert_close(states[:, [0, 2, 3]], expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(last, expected_last, atol=1e-12, rtol=0)
     assert torch.equal(states[:, 1], states[:, 2 if is_backward else 0])  # it leaves what it found
@@ -144,8 +144,8 @@ def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_backward):
 def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
     ours = recurrence(cell, is_backward=False)
     inputs = torch.randn(2, 6, 3, dtype=torch.float64)
-    whole, last = ours(inputs, ours.start(inputs))
-    parts, state = [], ours.start(inputs)
+    whole, last = ours(inputs, ours.initial_state(inputs))
+    parts, state = [], ours.initial_state(inputs)
     for part in inputs.split([2, 1, 3], dim=1):
         states, state = ours(part, state)
         parts.append(states)
@@ -159,7 +159,7 @@ def test_what_is_recorded_of_each_word_makes_its_state(cell, is_backward):
     ours = recurrence(cell, is_backward=is_backward)
     inputs = torch.randn(3, 5, 3, dtype=torch.float64)
     with record(ours) as seen:
-        states, _ = ours(inputs, ours.start(inputs), IS_READ)
+        states, _ = ours(inputs, ours.initial_state(inputs), MASK)
     assert torch.equal(seen["state"], states)
     onward = seen["state"].flip(1) if is_backward else seen["state"]
     before = seen["before"].flip(1) if is_backward else seen["before"]
@@ -169,10 +169,10 @@ def test_what_is_recorded_of_each_word_makes_its_state(cell, is_backward):
         made = (1 - seen["update"]) * seen["candidate"] + seen["update"] * seen["before"]
     else:
         kept, entered = seen["forget"] * seen["cell_before"], seen["input"] * seen["candidate"]
-        torch.testing.assert_close(seen["cell"][IS_READ], (kept + entered)[IS_READ])
+        torch.testing.assert_close(seen["cell"][MASK], (kept + entered)[MASK])
         made = seen["output"] * seen["cell"].tanh()
-    torch.testing.assert_close(seen["state"][IS_READ], made[IS_READ], atol=1e-12, rtol=0)
-    assert torch.equal(seen["state"][~IS_READ], seen["before"][~IS_READ])
+    torch.testing.assert_close(seen["state"][MASK], made[MASK], atol=1e-12, rtol=0)
+    assert torch.equal(seen["state"][~MASK], seen["before"][~MASK])
 
 
 def logits_by_torch(model: Recurrent, config: ModelConfig, source: Tensor, target: Tensor):

@@ -77,8 +77,8 @@ def test_without_attention_the_source_is_known_by_the_first_state_alone(name):
     target = ids(2, 4, seed=2)
     memory, other = model.encode(ids(2, 5)), model.encode(ids(2, 5, seed=3))
     logits = model.decode(target, memory)
-    other_states = model.decode(target, other._replace(last=memory.last))
-    other_start = model.decode(target, memory._replace(last=other.last))
+    other_states = model.decode(target, other._replace(final_states=memory.final_states))
+    other_start = model.decode(target, memory._replace(final_states=other.final_states))
     assert torch.equal(logits, other_states) is (name in WITHOUT_ATTENTION)
     assert not torch.allclose(logits, other_start, atol=1e-3)
 
@@ -154,7 +154,7 @@ def test_dropout_falls_on_what_is_handed_up_and_never_on_what_is_carried_on():
             memory = model.encode(source)
             cache = model.new_cache(memory)
             model.decode(target, memory, cache)
-        return seen, memory.last, cache.states
+        return seen, memory.final_states, cache.states
 
     _, plain_last, plain_states = run()
     model.train()

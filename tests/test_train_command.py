@@ -100,7 +100,7 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         (["--config", "tiny.yaml", "--set", "tokenizer.words=klingon"], 2, "'klingon' is neither"),
         (["--config", "tiny.yaml", "--set", "training.init_from=x"], 1, "No such file"),
         (["--config", "tiny.yaml", "--set", "training.trainable=[x]"], 2, "no part 'x'"),
-        (["--config", "tiny.yaml", "--device", "cuda"], 2, "this machine has none"),
+        (["--config", "tiny.yaml", "--device", "cuda"], 2, "not available on this machine"),
         (["--config", "tiny.yaml", "--device", "abacus"], 2, "invalid choice: 'abacus'"),
         (["--config", "tiny.yaml", "--run", "file/x"], 1, "Not a directory"),
         (["--config", "tiny.yaml", "--run", "file", "--fresh"], 1, "is a file, not a run folder"),
@@ -133,7 +133,7 @@ def test_a_reader_that_leaves_is_an_error_and_not_a_success(tmp_path):
     with process:
         process.stdout.close()
         assert process.wait(60) == 1
-        assert process.stderr.read() == b"error: nobody reads the output any more; stopped\n"
+        assert process.stderr.read() == b""
 
 
 def test_settings_that_changed_since_the_run_began_are_listed(tmp_path):

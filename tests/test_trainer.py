@@ -255,7 +255,7 @@ def test_capped_length_allows_every_reference(tmp_path, monkeypatch):
     trainer = trainer_for(tmp_path / "run", "model.max_length=64")
     pairs = [EncodedPair([4], [5] * 40 + [EOS_ID]), EncodedPair([4] * 30, [EOS_ID])]
     seen = []
-    monkeypatch.setattr(judging, "produced_ids", lambda *given: seen.append(given[3]) or [[1]] * 2)
+    monkeypatch.setattr(judging, "translate_ids", lambda *given: seen.append(given[3]) or [[1]] * 2)
     for longest in (64, 200):
         judging.score_batches(trainer.model, pairs, [[0, 1]], EOS_ID, longest, is_capped=True)
     assert seen == [[64, 64], [2 * 41 + 10, 2 * 30 + 10]]

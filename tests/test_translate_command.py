@@ -93,10 +93,10 @@ def test_a_typographic_apostrophe_is_the_same_apostrophe(tiny):
 def test_many_and_hostile_unknown_words_are_named_shortly(tiny):
     words = " ".join(f"w{number}" for number in range(20))
     result = translate(tiny.folder, stdin=f"{words}\n\x1b[31m{'x' * 5000}\n".encode())
-    remarks = result.err.splitlines()[1:]
-    assert remarks[4:6] == ["line 1: unknown word 'w4'", "line 1: and 15 more unknown words"]
+    warnings = result.err.splitlines()[1:]
+    assert warnings[4:6] == ["line 1: unknown word 'w4'", "line 1: and 15 more unknown words"]
     assert "\x1b" not in result.err
-    assert max(map(len, remarks)) < 120
+    assert max(map(len, warnings)) < 120
 
 
 def test_scores_follow_the_translation_on_its_line(tiny):
@@ -124,6 +124,19 @@ def test_the_best_few_of_a_beam_come_with_their_scores(tiny):
     result = translate(tiny.folder, "--beam", 2, "--scores", "Let's go")
     text, first, end = result.out.rstrip("\n").split("\t")
     assert (text, first.split()[0], end.split()[0]) == ("Vamos", "Vamos", "<EOS>")
+
+
+def test_a_plain_translation_loads_nothing_that_explains_or_trains(tiny):
+    command = [sys.executable, "-X", "importtime", ROOT / "translate.py", "Let's go"]
+    result = subprocess.run(command, cwd=tiny.folder, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "minitransformer.model.transformer" in loaded
+    needless = tuple(
+        f"minitransformer.{name}"
+        for name in ("explain", "prompt", "training", "evalu", "metrics", "model.recurrent",
+                     "model.loss")
+    )  # fmt: skip
+    assert not [name for name in loaded if name.startswith(needless)]
 
 
 def test_lines_are_answered_as_they_come(tiny):
@@ -168,8 +181,8 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tiny):
         (["--beam", "3", "--length-penalty", "nan", "hi"], 2, "--length-penalty nan: from 0"),
         (["--n-best", "2", "hi"], 2, "--n-best 2: from 1 to --beam, which is 1"),
         (["--beam", "2", "--n-best", "3", "hi"], 2, "--n-best 3: from 1 to --beam, which is 2"),
-        (["--beam", "2", "--walkthrough", "hi"], 2, "--beam does not go with --walkthrough"),
-        (["--beam", "2", "--tokens", "hi"], 2, "so that there is no --beam"),
+        (["--beam", "2", "--walkthrough", "hi"], 2, "--walkthrough does not go with --beam"),
+        (["--beam", "2", "--tokens", "hi"], 2, "--tokens does not go with --beam"),
         (["--average", "2", "--checkpoint", "last", "hi"], 2, "does not go with --checkpoint"),
     ],
 )

@@ -291,7 +291,7 @@ def test_the_command_shows_checks_and_writes(tiny):
     [
         (["--walkthrough"], 2, "name a sentence to walk through"),
         (["--walkthrough", " "], 2, "name a sentence to walk through"),
-        (["--walkthrough", "out.txt", "Let's go"], 2, "is written as one of .html, .json, .md"),
+        (["--walkthrough", "out.txt", "Let's go"], 2, "the file must end in .html, .json, .md"),
         (["--walkthrough", "out.json", "Let's go", "--step", "1"], 2, "a file has everything"),
         (["--walkthrough", "a", "b", "--expected", "c"], 2, "the right answer of one sentence"),
         (["--precision", "2", "Let's go"], 2, "--precision goes with --walkthrough"),
@@ -305,7 +305,7 @@ def test_the_command_shows_checks_and_writes(tiny):
         (["--walkthrough", "Let's go", "--step", "0"], 2, "has 2 steps, from 1"),
         (["--walkthrough", "Let's go", "--only", "decoder.layers.7"], 2, "there is no such part"),
         (["--walkthrough", "Let's go", "--precision", "99"], 2, "from 0 to 9 digits"),
-        (["--walkthrough", "Let's go", "--scores"], 2, "does not go with --tokens, --scores"),
+        (["--walkthrough", "Let's go", "--scores"], 2, "does not go with --scores"),
         (["--full", "Let's go"], 2, "--full goes with --walkthrough"),
         (["--walkthrough", "no/such/out.json", "Let's go"], 1, "No such file or directory"),
     ],

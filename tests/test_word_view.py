@@ -1,4 +1,4 @@
-"""Pieces put together to words: in attention, in reasons, and wherever --words asks for them."""
+"""Subwords merged into words: in attention, in occlusion, and with --merge-subwords."""
 
 import json
 import math
@@ -169,7 +169,9 @@ def test_a_sentence_of_one_word_has_no_reasons(tmp_path):
 
 def test_the_command_shows_words_in_every_form(piece_run, tmp_path):
     def told(*arguments: object) -> str:
-        result = run("translate.py", "--run", piece_run, "--words", *arguments, folder=tmp_path)
+        result = run(
+            "translate.py", "--run", piece_run, "--merge-subwords", *arguments, folder=tmp_path
+        )
         assert result.code == 0, result.err
         return result.out
 
@@ -201,19 +203,19 @@ def test_where_tokens_are_words_nothing_changes(tmp_path):
         return result.out
 
     plain = told("--walkthrough", "I go home")
-    assert told("--walkthrough", "--words", "--", "I go home") == plain
+    assert told("--walkthrough", "--merge-subwords", "--", "I go home") == plain
     drawn = []
-    for words in ([], ["--words"]):
+    for words in ([], ["--merge-subwords"]):
         told("--attention", "maps.svg", *words, "I go home")
         drawn.append((tmp_path / "maps.svg").read_bytes())
     assert drawn[0] == drawn[1]
 
 
 def test_words_alone_are_a_mistake(tmp_path):
-    told = run("translate.py", "--words", "I go home", folder=tmp_path)
+    told = run("translate.py", "--merge-subwords", "I go home", folder=tmp_path)
     assert told.code == 2
     assert told.err.count("\n") == 1
-    assert "--words goes with --walkthrough or --attention" in told.err
+    assert "--merge-subwords goes with --walkthrough or --attention" in told.err
 
 
 def test_the_prompt_shows_words(piece_run, capsys):

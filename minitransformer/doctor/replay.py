@@ -7,7 +7,7 @@ import torch
 from minitransformer.checkpoint import read_tensors, trained_model
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.doctor.findings import shown
-from minitransformer.errors import CheckpointError
+from minitransformer.errors import CheckpointError, escape_controls
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.run import RunFolder
 from minitransformer.training.divergence import (
@@ -19,7 +19,6 @@ from minitransformer.training.divergence import (
     locate_nonfinite,
     read_nonfinite_report,
 )
-from minitransformer.translator import without_controls
 
 STAGES, PAIRS = 15, 10  # that are shown: the last stages, the first pairs
 
@@ -61,7 +60,7 @@ def replay(folder: Path) -> int:
     for row in trouble.rows[:PAIRS]:
         source, target = incident.sources[row], incident.targets[row]
         pair = f"{tokenizer.source.decode(source)} → {tokenizer.target.decode(target)}"
-        print(f"  {without_controls(pair)}")
+        print(f"  {escape_controls(pair)}")
     return 0
 
 

@@ -49,7 +49,9 @@ class StateRecomputation:
         own, is_encoder = f"decoder.layers.{number}", side == "encoder"
         known = self.source_mask if is_encoder else torch.ones(1, dtype=torch.bool)
         yield "is_read", stage.is_read, known.to(stage.is_read.device)
-        state = layer.start(inputs[:1]) if is_encoder else self.carried[own]  # each part [1, W]
+        state = (
+            layer.initial_state(inputs[:1]) if is_encoder else self.carried[own]
+        )  # each part [1, W]
         places = range(len(inputs))
         for place in reversed(places) if stage.is_backward else places:
             word = tensors_of(stage, place)

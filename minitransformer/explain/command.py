@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from minitransformer.errors import UsageError, did_you_mean
+from minitransformer.errors import UsageError, did_you_mean, escape_controls, printable_word
 from minitransformer.explain.alignment import FED, remembered
 from minitransformer.explain.attention_maps import attention_views
 from minitransformer.explain.checking import check
@@ -15,7 +15,7 @@ from minitransformer.explain.subwords import views_by_words
 from minitransformer.explain.terminal import View, is_within, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
 from minitransformer.search import TokenScore
-from minitransformer.translator import Translation, Translator, printable, remarks, without_controls
+from minitransformer.translator import Translation, Translator, translation_warnings
 
 DIGITS = 3
 MOST_DRAWN = 40
@@ -68,7 +68,7 @@ def write_walkthrough_page(
 
 def by_words(options: argparse.Namespace, translator: Translator) -> bool:
     """Is there anything to put together? Where every token is a word, there is not."""
-    return bool(options.words) and translator.tokenizer.source.token_name == "piece"
+    return bool(options.merge_subwords) and translator.tokenizer.source.token_name == "piece"
 
 
 def digits_of(options: argparse.Namespace) -> int:
@@ -82,7 +82,7 @@ def sentences_to_walk(
     if options.expected and len(sentences) > 1:
         raise UsageError("--expected is the right answer of one sentence; here are several")
     for word in translator.tokenizer.encode_target(options.expected or "").unknown:
-        print(f"--expected: unknown word '{printable(word)}', never produced", file=sys.stderr)
+        print(f"--expected: unknown word '{printable_word(word)}', never produced", file=sys.stderr)
     return sentences
 
 
@@ -125,7 +125,7 @@ def write_attention(
         aligned = (best, view_of_best) if best and view_of_best else None
         pictures.append(sentence_picture(text, walk.translation, views, aligned))
         words |= {word for view in views for word in (*view.keys, *view.produced)}
-    if note := fonts.missing_note(without_controls(word) for word in sorted(words)):
+    if note := fonts.missing_note(escape_controls(word) for word in sorted(words)):
         print(f"note: {note}", file=sys.stderr)
     write_picture(path, stacked(pictures, 24))
     print(f"wrote {path}", file=sys.stderr)
@@ -139,8 +139,8 @@ def sentences_of(texts: Iterable[str], what_for: str) -> list[str]:
 
 
 def say_remarks(walk: Walkthrough, translator: Translator) -> None:
-    for remark in remarks(translation_of(walk), translator):
-        print(f"{printable(walk.text)}: {remark}", file=sys.stderr)
+    for remark in translation_warnings(translation_of(walk), translator):
+        print(f"{printable_word(walk.text)}: {remark}", file=sys.stderr)
 
 
 def translation_of(walk: Walkthrough) -> Translation:
@@ -151,7 +151,7 @@ def translation_of(walk: Walkthrough) -> Translation:
         walk.translation,
         [step.produced for step in walk.steps],
         [TokenScore(step.produced_id, step.probability, []) for step in walk.steps],
-        left_out=len(encoded.ids) - len(walk.source_ids),
+        num_truncated=len(encoded.ids) - len(walk.source_ids),
     )
 
 

@@ -18,8 +18,8 @@ The JSON is one object:
       candidates [{"id", "token", "probability"}], best first
       why        per source token, the change of the log-probability (natural) without it, or null
       stages     stages, the last of them the head
-    words        of --words, else absent: {"source": words, "produced": one object per word},
-                 these with text, fed (the word before), steps, probability, and per source word
+    words        with --merge-subwords: {"source": words, "produced": one object per word}, the
+                 latter with text, fed (the word before), steps, probability, and per source word
                  attention (null in a model without) and why, as the pieces of both sides make
                  them up
 A stage is an object with "kind" and "path" (the module's name in the model), and by kind, with T

@@ -23,9 +23,9 @@ from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextToPath
 from PIL import Image
 
+from minitransformer.errors import escape_controls
 from minitransformer.explain.alignment import PRODUCED, HeadAlignment
 from minitransformer.explain.attention_maps import AttentionView
-from minitransformer.translator import without_controls
 
 Colour = tuple[int, int, int]
 Ink = Literal["black", "grey", "white"]
@@ -448,7 +448,7 @@ class Names:
     used: dict[str, int] = field(default_factory=dict)
 
     def shown(self, word: str, room: float = LONGEST) -> str:
-        word = without_controls(word)
+        word = escape_controls(word)
         if not can_draw(word):
             self.used[word] = self.numbers.setdefault(word, len(self.numbers) + 1)
             return f"[{self.used[word]}]"

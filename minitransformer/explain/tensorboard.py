@@ -27,7 +27,7 @@ from torch.utils.tensorboard import summary as torch_summary
 from minitransformer.config import config_to_yaml
 from minitransformer.data.corpus import Pair
 from minitransformer.data.tokenizer import PairTokenizer, normalize
-from minitransformer.errors import did_you_mean
+from minitransformer.errors import did_you_mean, escape_controls, printable_word
 from minitransformer.evaluation import Evaluation, Sample
 from minitransformer.explain import heatmaps as fonts
 from minitransformer.explain.attention_maps import AttentionView, attention_views, pass_views
@@ -44,7 +44,7 @@ from minitransformer.settings import Config
 from minitransformer.storage import replace_file, replace_folder, sync_folder, write_all
 from minitransformer.training.callbacks import Callback, StepMetrics
 from minitransformer.training.trainer import Trainer
-from minitransformer.translator import Translator, printable, without_controls
+from minitransformer.translator import Translator
 
 HEADER, FOOTER = 12, 4  # bytes around a record: its length and two checksums
 
@@ -186,7 +186,7 @@ def probe_views(translator: Translator, probe: Probe) -> list[AttentionView]:
     """
     tokenizer, model = translator.tokenizer, translator.model
     encoded = tokenizer.encode_source(probe.source)
-    places = translator.fit(list(range(len(encoded.ids))))
+    places = translator.truncate(list(range(len(encoded.ids))))
     source, ids = [encoded.tokens[n] for n in places], [encoded.ids[n] for n in places]
     if probe.target:
         target = tokenizer.encode_target(probe.target)
@@ -281,7 +281,7 @@ def samples_table(samples: list[Sample]) -> str:
     """Translations beside what was expected of them."""
     return table(
         ["source", "reference", "free-running", "teacher-forced"],
-        [[each.source, each.reference, each.translation, each.forced] for each in samples],
+        [[each.source, each.reference, each.translation, each.teacher_forced] for each in samples],
     )
 
 
@@ -371,11 +371,11 @@ class TensorBoard(Callback):
             )
         if self.probes:
             words = [*trainer.tokenizer.target.tokens, *(probe.source for probe in self.probes)]
-            found.append(fonts.missing_note(without_controls(word) for word in words))
+            found.append(fonts.missing_note(escape_controls(word) for word in words))
         if isinstance(trainer.config.logging.examples, tuple):
             source = trainer.tokenizer.source
             found += [
-                f"logging.examples: unknown {source.unknown_name} '{printable(word)}'"
+                f"logging.examples: unknown {source.unknown_name} '{printable_word(word)}'"
                 f"{did_you_mean(word, source.ids)}"
                 for probe in self.probes
                 for word in trainer.tokenizer.encode_source(probe.source).unknown
@@ -477,6 +477,6 @@ def candidates(step: DecodingStep) -> str:
 
 def short(sentence: str) -> str:
     """A sentence as a part of a tag: a slash would begin another part."""
-    sentence = without_controls(" ".join(sentence.split())).replace("/", "∕")
+    sentence = escape_controls(" ".join(sentence.split())).replace("/", "∕")
     letters = regex.findall(r"\X", sentence)
     return sentence if len(letters) <= 40 else f"{''.join(letters[:39])}…"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import accumulate, zip_longest
 
 from minitransformer.data.tokenizer import UNK_ID
+from minitransformer.errors import escape_controls, printable_word
 from minitransformer.explain.attention_maps import attention_views
 from minitransformer.explain.narration import (
     MOST_WORDS,
@@ -25,7 +26,6 @@ from minitransformer.explain.narration import (
 from minitransformer.explain.occlusion import log_probabilities
 from minitransformer.explain.subwords import views_by_words
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
-from minitransformer.translator import printable, without_controls
 
 WIDTH = 80
 
@@ -169,15 +169,15 @@ class View:
             yield self.filled(f"changed: {walk.experiment}", "  ", "    ")
 
     def filled(self, text: str, first: str, later: str) -> str:
-        return wrapped(without_controls(text), first, later)
+        return wrapped(escape_controls(text), first, later)
 
     def decoding_step(self, walk: Walkthrough, step: DecodingStep) -> Iterator[str]:
         yield self.bold(f"Step {step.number}")
-        yield f"  decoder input  {printable(step.fed)}"
+        yield f"  decoder input  {printable_word(step.fed)}"
         if step.expected:
-            yield f"  expected       {printable(step.expected)}"
+            yield f"  expected       {printable_word(step.expected)}"
         forced = "(forced) " if step.is_forced else ""
-        yield f"  produced       {forced}{self.bold(printable(step.produced))}"
+        yield f"  produced       {forced}{self.bold(printable_word(step.produced))}"
         yield from self.block(source_block(walk, step, self.precision), indent="  ")
         yield from self.block(head_block(step, self.precision), indent="  ")
 
@@ -197,9 +197,10 @@ class View:
         else:  # terminals disagree about the width of such words, so each ends its line
             for number, column in enumerate(columns, start=1):
                 for place, (name, word) in enumerate(zip(lines, column, strict=True)):
-                    yield f"{number if place == 0 else '':<4}{name:15}{printable(word)}".rstrip()
+                    first = number if place == 0 else ""
+                    yield f"{first:<4}{name:15}{printable_word(word)}".rstrip()
         if not walk.is_finished:
-            yield self.dim(f"no end after {len(walk.steps)} tokens; cut there")
+            yield self.dim(f"no <EOS> within {len(walk.steps)} tokens; truncated")
 
     def block(self, block: Block, indent: str = "") -> Iterator[str]:
         is_module = block.path not in ("why", "head")
@@ -236,7 +237,7 @@ class View:
             numbers = "  ".join(cells)
             more = len(row.numbers) - columns
             rest = self.dim(f"  {REST} {more} more") if more > 0 else ""
-            yield f"    {row.name:{names}}  {numbers}{rest}  {printable(row.word)}".rstrip()
+            yield f"    {row.name:{names}}  {numbers}{rest}  {printable_word(row.word)}".rstrip()
 
 
 def columns_that_fit(widths: list[int], room: int) -> int:

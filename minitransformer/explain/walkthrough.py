@@ -101,7 +101,7 @@ def walk_through(
     encoded = tokenizer.encode_source(text)
     if not encoded.words:
         raise DataError("there is no word to walk through")
-    places = translator.fit(list(range(len(encoded.ids))))  # those that the model takes
+    places = translator.truncate(list(range(len(encoded.ids))))  # those that the model takes
     hidden = [place + 1 in experiment.hidden for place in places]
     if all(hidden[: len(places) - tokenizer.source_eos]):
         raise DataError("every source word is hidden; leave one")

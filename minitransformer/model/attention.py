@@ -75,7 +75,7 @@ def apply_mask(
     scores: Float[Tensor, "*heads query key"], mask: Bool[Tensor, "*mask_heads query_or_1 key"]
 ) -> Float[Tensor, "*heads query key"]:
     """Set the scores of masked keys to -inf, so that their weights are exactly 0."""
-    # -inf and not -1e9: no score is so low that a masked key gets a share of the softmax.
+    # -inf and not -1e9: a masked key gets no weight, however low the other scores are.
     return torch.where(mask, scores, float("-inf"))
 
 

@@ -1,4 +1,4 @@
-"""What every kind of model offers: encode(source) -> Memory, decode(target, memory) -> logits.
+"""The interface of all models: encode(source) -> Memory, decode(target, memory) -> logits.
 
 The training loss takes `decode_states`, which is decode without the head; search adds `new_cache`.
 B batch, S source length, T target length, D d_model, V vocabulary.
@@ -24,27 +24,27 @@ class Memory(NamedTuple):
 
     states: Float[Tensor, "batch source d_model"]
     mask: Bool[Tensor, "batch 1 1 source"]  # True = a token, False = padding
-    last: tuple[tuple[Tensor, ...], ...] = ()  # of a recurrent encoder: each layer's final state
+    final_states: tuple[tuple[Tensor, ...], ...] = ()  # of the layers of a recurrent encoder
 
     def select(self, rows: Int[Tensor, " rows"]) -> "Memory":
         """Return these rows of the batch, in this order."""
-        last = tuple(tuple(part[rows] for part in state) for state in self.last)
-        return Memory(self.states[rows], self.mask[rows], last)
+        final = tuple(tuple(part[rows] for part in state) for state in self.final_states)
+        return Memory(self.states[rows], self.mask[rows], final)
 
 
 @runtime_checkable
 class Cache(Protocol):
-    """What `decode` keeps from call to call, so that each call computes only its new tokens."""
+    """State that `decode` keeps between calls, so that each call computes only its new tokens."""
 
     @property
     def length(self) -> int:
-        """How many target tokens have been decoded."""
+        """Return how many target tokens have been decoded."""
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these rows of the batch, in this order; a row may be kept more than once."""
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """Do what `select` does, where every row is replaced by one with the same source."""
+        """Do what `select` does, where each row is replaced by one with the same source."""
 
 
 class Stack(nn.Module):
@@ -67,7 +67,7 @@ class EncoderDecoder(nn.Module, ABC):
     Built by `build_model`: constructors leave the weights uninitialised.
     """
 
-    rotary = False  # does self-attention rotate queries and keys by their positions?
+    rotary = False  # True: self-attention rotates queries and keys by their positions
 
     def __init__(
         self, config: ModelConfig, encoder: Stack, decoder: Stack, head: Linear, pad_id: int
@@ -86,13 +86,13 @@ class EncoderDecoder(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
-        """Read the source; every row must hold at least one token that is not padding."""
+        """Encode the source; every row must have at least one token that is not padding."""
 
     @abstractmethod
     def decode_states(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
     ) -> Float[Tensor, "batch target d_model"]:
-        """Return what the head reads; the training loss takes the head's products in chunks."""
+        """Return the input of the head, which the training loss applies in chunks."""
 
     @abstractmethod
     def new_cache(self, memory: Memory) -> Cache:
@@ -126,10 +126,9 @@ def build_model(
 ) -> EncoderDecoder:
     """Build a model of `config.kind`.
 
-    Its weights are drawn; with `initialize=False`, for weights that will be loaded, they are
-    uninitialised memory.
+    With `initialize=False`, for weights that will be loaded, they are uninitialised memory.
     """
-    # Imported here, since both kinds are built upon this module.
+    # Imported here: both modules import this one, and a run needs only one of them.
     model: EncoderDecoder
     if config.kind == "recurrent":
         from minitransformer.model.recurrent import Recurrent
@@ -165,8 +164,8 @@ def init_weights(model: EncoderDecoder) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The named device; "auto" is CUDA where there is one and else the CPU."""
-    # Not MPS: its kernels have been silently wrong before, so it must be asked for by name.
+    """Return the named device; "auto" is CUDA if available, else the CPU."""
+    # Never MPS: its kernels have returned wrong numbers silently, so it must be named.
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -177,5 +176,5 @@ def choose_device(name: str) -> torch.device:
     if name not in available:
         raise UsageError(f"device {name!r}: choose auto, {', '.join(available)}")
     if not available[name]:
-        raise UsageError(f"device {name!r}: this machine has none; use auto or cpu")
+        raise UsageError(f"device {name!r}: not available on this machine; use auto or cpu")
     return torch.device(name)

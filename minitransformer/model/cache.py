@@ -21,7 +21,7 @@ class KeyValues:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether these are all the keys and values that there will be."""
+        """Return whether these are all the keys and values that there will be."""
         return self.static and bool(self.contents)
 
     def update(

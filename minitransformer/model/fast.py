@@ -5,14 +5,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-LEVELS = 2**16  # p is rounded to a multiple of 1/65,536, and the rest scaled accordingly
+LEVELS = 2**16  # p is rounded to a multiple of 1 / LEVELS, and the rest scaled accordingly
 
 
 def dropout(x: Float[Tensor, "*shape"], p: float, training: bool) -> Float[Tensor, "*shape"]:
-    """Set a share p of the values to zero and divide the others by 1 - p (Srivastava et al., 2014).
+    """Zero values at rate p and divide the others by 1 - p (Srivastava et al., 2014).
 
-    With 16 random bits a value, a training step takes 4 to 11 % less time than with
-    `functional.dropout`. That draws other masks from a seed, so it would change all trained bits.
+    With 16 random bits per value, a training step takes 4 to 11 % less time than with
+    `functional.dropout`, which draws other masks from a seed and so would change all trained bits.
     """
     if not training or p == 0:
         return x
@@ -29,8 +29,8 @@ def dropout(x: Float[Tensor, "*shape"], p: float, training: bool) -> Float[Tenso
 def softmax(scores: Float[Tensor, "*rows columns"]) -> Float[Tensor, "*rows columns"]:
     """Return e^score / Σ e^score over the last dimension.
 
-    torch's is slow for many rows shorter than a processor's register. This saves only 2 % of a
-    training step, but it rounds differently: without it, seeds would train other bits.
+    torch's softmax is slow for many rows shorter than a CPU register. This saves only 2 % of a
+    training step, but it rounds differently: without it, every seed would train other bits.
     """
     is_plain = scores.device.type == "cpu" and scores.dtype != torch.bfloat16
     if scores.shape[-1] >= 16 or scores.numel() < 1024 or not is_plain:
@@ -39,8 +39,8 @@ def softmax(scores: Float[Tensor, "*rows columns"]) -> Float[Tensor, "*rows colu
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
 
 
-def argmax(values: Float[Tensor, "rows columns"], width: int = 128) -> Int[Tensor, "rows 1"]:
-    """Return `values.argmax(dim=1, keepdim=True)`, found by the highest value of each block.
+def fast_argmax(values: Float[Tensor, "rows columns"], width: int = 128) -> Int[Tensor, "rows 1"]:
+    """Return `values.argmax(dim=1, keepdim=True)`, found through the maximum of each block.
 
     With a vocabulary of 10,000, greedy decoding in batches of 64 takes 3 to 11 % less time.
     """
@@ -48,10 +48,10 @@ def argmax(values: Float[Tensor, "rows columns"], width: int = 128) -> Int[Tenso
     whole = columns // width * width
     if values.numel() < 2**16 or whole < 2 * width or values.device.type != "cpu":
         return values.argmax(dim=1, keepdim=True)
-    highest = values[:, :whole].reshape(len(values), -1, width).amax(dim=2)  # [rows, blocks]
+    maxima = values[:, :whole].reshape(len(values), -1, width).amax(dim=2)  # [rows, blocks]
     if whole < columns:
-        highest = torch.cat((highest, values[:, whole:].amax(dim=1, keepdim=True)), dim=1)
-    begins = (highest.argmax(dim=1, keepdim=True) * width).clamp(max=columns - width)  # [rows, 1]
-    block = values.gather(1, begins + torch.arange(width))
-    ids: Tensor = begins + block.argmax(dim=1, keepdim=True)
-    return ids
+        maxima = torch.cat((maxima, values[:, whole:].amax(dim=1, keepdim=True)), dim=1)
+    starts = (maxima.argmax(dim=1, keepdim=True) * width).clamp(max=columns - width)  # [rows, 1]
+    block = values.gather(1, starts + torch.arange(width))
+    indices: Tensor = starts + block.argmax(dim=1, keepdim=True)
+    return indices

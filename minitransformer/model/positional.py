@@ -42,12 +42,12 @@ def rotate(
     angles = position_angles(positions, states.shape[-1])  # [T, K/2]
     cosine, sine = angles.cos().to(states.dtype), angles.sin().to(states.dtype)
     even, odd = states[..., 0::2], states[..., 1::2]
-    turned = (even * cosine - odd * sine, even * sine + odd * cosine)
-    return torch.stack(turned, dim=-1).flatten(-2)
+    rotated = (even * cosine - odd * sine, even * sine + odd * cosine)
+    return torch.stack(rotated, dim=-1).flatten(-2)
 
 
 class SinusoidalPositions(nn.Module):
-    """Rows of the sinusoid table, which grows when a longer sentence comes."""
+    """The sinusoid table, which is extended for longer sentences."""
 
     table: Tensor
 
@@ -58,7 +58,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, start: int, stop: int) -> Float[Tensor, "length d_model"]:
         if stop > len(self.table):
             length = max(2 * stop, INITIAL_POSITIONS)
-            with torch.inference_mode(False):  # training may use what an evaluation made
+            with torch.inference_mode(False):  # training may use a table made in evaluation
                 self.table = sinusoid_table(length, self.table.shape[1]).to(self.table)
         return self.table[start:stop]
 
@@ -74,7 +74,6 @@ class LearnedPositions(nn.Module):
         if stop > len(self.table):
             raise DataError(
                 f"a sentence needs {stop} positions, model.positional_encoding: learned has "
-                f"{len(self.table)}; "
-                "raise model.max_length and train again, or shorten it"
+                f"{len(self.table)}; raise model.max_length and train again, or shorten it"
             )
         return self.table[start:stop]

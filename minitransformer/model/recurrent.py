@@ -1,12 +1,12 @@
-"""The encoder-decoder of GRUs or LSTMs with attention that came before the Transformer.
+"""The recurrent encoder-decoder: GRU or LSTM layers with attention, as before the Transformer.
 
-h_1 … h_n are the encoder's states and s_t is the decoder's; the score of h_i is s_t · h_i or
-s_tᵀ W h_i (Luong et al., 2015), and the head reads [context ; s_t]. Without attention, all that the
-decoder knows of the source is the state that it starts from (Sutskever et al., 2014).
+h_1 … h_S are the encoder's states and s_t is the decoder's; the score of h_i is s_t · h_i or
+s_tᵀ W h_i (Luong et al., 2015), and the head reads [context ; s_t]. Without attention, the decoder
+knows the source only by its initial state (Sutskever et al., 2014).
 
 Gates are in the order of `torch.nn.GRU` (reset, update, candidate) and `torch.nn.LSTM` (input,
 forget, candidate, output), so that weights can be exchanged.
-B batch, S source length, T target length, D d_model, W width of a state, G gates.
+B batch, S source length, T target length, L either of them, D d_model, W width of a state, G gates.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,13 @@ from minitransformer.model.attention import attend, padding_mask
 from minitransformer.model.base import Cache, EncoderDecoder, Linear, Memory, Stack
 from minitransformer.model.fast import dropout
 from minitransformer.model.trace import is_recording, tap
-from minitransformer.model.transformer import Embedding
+from minitransformer.model.transformer import Embedding, States
 from minitransformer.settings import ModelConfig
 
-States = Float[Tensor, "batch length d_model"]
-State = tuple[Tensor, ...]  # each part [B, W]; the first is what other layers read
+State = tuple[Tensor, ...]  # each [B, W]: s of a GRU, s and the cell of an LSTM; layers output s
 
-GATES = {"gru": 3, "lstm": 4}
-PARTS = {"gru": 1, "lstm": 2}  # a GRU carries on its state, an LSTM its state and its cell
+NUM_GATES = {"gru": 3, "lstm": 4}
+STATE_TENSORS = {"gru": 1, "lstm": 2}
 
 
 class GruStep(NamedTuple):
@@ -37,6 +36,24 @@ class GruStep(NamedTuple):
     update: Float[Tensor, "batch width"]
     candidate: Float[Tensor, "batch width"]
     state: Float[Tensor, "batch width"]
+
+
+def gru_step(
+    input_gates: Float[Tensor, "batch gates"],
+    hidden_gates: Float[Tensor, "batch gates"],
+    state: Float[Tensor, "batch width"],
+) -> GruStep:
+    """Compute r, z = σ(Wx + Us), n = tanh(W_n x + r ⊙ U_n s), and the state (1 - z) ⊙ n + z ⊙ s.
+
+    Cho et al. (2014); W x are the `input_gates`, U s the `hidden_gates`.
+    """
+    width = state.shape[1]
+    gates = torch.sigmoid(input_gates[:, : 2 * width] + hidden_gates[:, : 2 * width])
+    reset, update = gates.chunk(2, dim=1)
+    candidate = torch.tanh(input_gates[:, 2 * width :] + reset * hidden_gates[:, 2 * width :])
+    # The state stays in float32, also where products are computed in bf16.
+    new = torch.lerp(candidate.to(state.dtype), state, update.to(state.dtype))
+    return GruStep(reset, update, candidate, new)
 
 
 class LstmStep(NamedTuple):
@@ -50,34 +67,16 @@ class LstmStep(NamedTuple):
     state: Float[Tensor, "batch width"]
 
 
-def gru_step(
-    from_word: Float[Tensor, "batch gates"],
-    from_state: Float[Tensor, "batch gates"],
-    state: Float[Tensor, "batch width"],
-) -> GruStep:
-    """Compute r, z = σ(Wx + Us), n = tanh(W_n x + r ⊙ U_n s), and the state (1 - z) ⊙ n + z ⊙ s.
-
-    Cho et al. (2014); W x is `from_word`, U s is `from_state`.
-    """
-    width = state.shape[1]
-    gates = torch.sigmoid(from_word[:, : 2 * width] + from_state[:, : 2 * width])
-    reset, update = gates.chunk(2, dim=1)
-    candidate = torch.tanh(from_word[:, 2 * width :] + reset * from_state[:, 2 * width :])
-    # The state stays in float32, also where products are computed in bf16.
-    new = torch.lerp(candidate.to(state.dtype), state, update.to(state.dtype))
-    return GruStep(reset, update, candidate, new)
-
-
 def lstm_step(
-    from_word: Float[Tensor, "batch gates"],
-    from_state: Float[Tensor, "batch gates"],
+    input_gates: Float[Tensor, "batch gates"],
+    hidden_gates: Float[Tensor, "batch gates"],
     cell: Float[Tensor, "batch width"],
 ) -> LstmStep:
     """Compute i, f, o = σ(Wx + Us), g = tanh(W_g x + U_g s), c = f ⊙ c + i ⊙ g, state o ⊙ tanh(c).
 
     Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000).
     """
-    sums = from_word + from_state
+    sums = input_gates + hidden_gates
     width = cell.shape[1]
     gates = torch.sigmoid(sums[:, : 2 * width])
     candidate = torch.tanh(sums[:, 2 * width : 3 * width])
@@ -95,55 +94,54 @@ class Recurrence(nn.Module):
         self.cell = config.cell
         self.width = width
         self.is_backward = is_backward
-        gates = GATES[config.cell] * width
+        gates = NUM_GATES[config.cell] * width
         self.input_proj = Linear(config.d_model, gates, bias=config.bias)
         self.hidden_proj = Linear(width, gates, bias=config.bias)
 
-    def start(self, inputs: Tensor) -> State:
-        """Return the state before the first word: zeros."""
-        return (inputs.new_zeros(len(inputs), self.width),) * PARTS[self.cell]
+    def initial_state(self, inputs: Tensor) -> State:
+        """Return the state before the first token: zeros."""
+        return (inputs.new_zeros(len(inputs), self.width),) * STATE_TENSORS[self.cell]
 
     def forward(
         self,
         inputs: Float[Tensor, "batch length d_input"],
         state: State,
-        is_read: Bool[Tensor, "batch length"] | None = None,
+        mask: Bool[Tensor, "batch length"] | None = None,
     ) -> tuple[Float[Tensor, "batch length width"], State]:
-        """Return the state after each word, and the last; padding leaves the state as it was."""
-        from_words = self.input_proj(inputs).unbind(dim=1)  # T times [B, G·W], one product for all
-        places = range(inputs.shape[1])
+        """Return the state after each token, and the final state.
+
+        Where the mask is False (padding), the state is carried on unchanged.
+        """
+        gates = self.input_proj(inputs).unbind(dim=1)  # L times [B, G·W], one product for all
+        positions = range(inputs.shape[1])
         states, steps = {}, {}
-        for place in reversed(places) if self.is_backward else places:
+        for position in reversed(positions) if self.is_backward else positions:
             before = state
-            step, state = self.read(from_words[place], before)
-            if is_read is not None:
-                reads = is_read[:, place, None]
-                both = zip(state, before, strict=True)
-                state = tuple(torch.where(reads, new, old) for new, old in both)
-            states[place] = state[0]
+            step, state = self.step(gates[position], before)
+            if mask is not None:
+                is_token = mask[:, position, None]
+                pairs = zip(state, before, strict=True)
+                state = tuple(torch.where(is_token, new, old) for new, old in pairs)
+            states[position] = state[0]
             if is_recording():
-                steps[place] = {
+                steps[position] = {
                     **step._asdict(),
                     **dict(zip(("before", "cell_before"), before, strict=False)),
                     **dict(zip(("state", "cell"), state, strict=False)),
                 }
         if steps:
-            tap(self, **{name: stacked(steps, name) for name in steps[0]})
-        return torch.stack([states[place] for place in places], dim=1), state
+            columns = {name: [steps[position][name] for position in positions] for name in steps[0]}
+            tap(self, **{name: torch.stack(values, dim=1) for name, values in columns.items()})
+        return torch.stack([states[position] for position in positions], dim=1), state
 
-    def read(self, from_word: Tensor, state: State) -> tuple[GruStep | LstmStep, State]:
-        """Read one word; returns the values of the step and the state after it."""
-        from_state = self.hidden_proj(state[0])
+    def step(self, input_gates: Tensor, state: State) -> tuple[GruStep | LstmStep, State]:
+        """Return the values of one token's step and the state after it."""
+        hidden_gates = self.hidden_proj(state[0])
         if self.cell == "gru":
-            gru = gru_step(from_word, from_state, state[0])
+            gru = gru_step(input_gates, hidden_gates, state[0])
             return gru, (gru.state,)
-        lstm = lstm_step(from_word, from_state, state[1])
+        lstm = lstm_step(input_gates, hidden_gates, state[1])
         return lstm, (lstm.state, lstm.cell)
-
-
-def stacked(steps: dict[int, dict[str, Tensor]], name: str) -> Float[Tensor, "batch length width"]:
-    """Stack a value of every step in the order of the words."""
-    return torch.stack([steps[place][name] for place in sorted(steps)], dim=1)
 
 
 class EncoderRecurrence(nn.Module):
@@ -158,16 +156,19 @@ class EncoderRecurrence(nn.Module):
         )
 
     def forward(
-        self, inputs: Float[Tensor, "batch length d_model"], is_read: Bool[Tensor, "batch length"]
+        self, inputs: Float[Tensor, "batch length d_model"], mask: Bool[Tensor, "batch length"]
     ) -> tuple[Float[Tensor, "batch length d_model"], State]:
-        """Return the states of both directions side by side, and the last state of each."""
-        output, last = self.forward_rnn(inputs, self.forward_rnn.start(inputs), is_read)
+        """Return the states of both directions side by side, and likewise their final states."""
+        output, final = self.forward_rnn(inputs, self.forward_rnn.initial_state(inputs), mask)
         if self.backward_rnn is not None:
-            other, last_other = self.backward_rnn(inputs, self.backward_rnn.start(inputs), is_read)
-            output = torch.cat((output, other), dim=-1)  # [B, T, D]
-            last = tuple(torch.cat(parts, dim=-1) for parts in zip(last, last_other, strict=True))
+            backward, backward_final = self.backward_rnn(
+                inputs, self.backward_rnn.initial_state(inputs), mask
+            )
+            output = torch.cat((output, backward), dim=-1)  # [B, L, D]
+            pairs = zip(final, backward_final, strict=True)
+            final = tuple(torch.cat(pair, dim=-1) for pair in pairs)
             tap(self, output=output)
-        return output, last
+        return output, final
 
 
 @dataclass
@@ -198,8 +199,8 @@ class SourceAttention(nn.Module):
         d_model = config.d_model
         self.scale_scores = config.scale_scores
         self.dropout = config.cross_attention_dropout
-        self.is_off = False  # an intervention: with its values zero, the context is zero
-        # W of e = sᵀ W h; applied to h it makes the key that s is compared with
+        self.is_off = False  # an intervention: with zeros as values, the context is zero
+        # W of the score sᵀ W h
         self.key = (
             Linear(d_model, d_model, bias=False) if config.attention == "multiplicative" else None
         )
@@ -238,19 +239,20 @@ class RecurrentEncoder(Stack):
         self.dropout = config.dropout
 
     def forward(
-        self, source: Int[Tensor, "batch source"], is_read: Bool[Tensor, "batch source"]
+        self, source: Int[Tensor, "batch source"], mask: Bool[Tensor, "batch source"]
     ) -> tuple[States, tuple[State, ...]]:
-        states, last = self.embedding(source), []
+        """Return the last layer's states, and the final state of each layer."""
+        states, final_states = self.embedding(source), []
         for layer in self.layers:
-            states, last_of_layer = layer(states, is_read)
+            states, final = layer(states, mask)
             states = dropout(states, self.dropout, self.training)
-            last.append(last_of_layer)
+            final_states.append(final)
         tap(self, output=states)
-        return states, tuple(last)
+        return states, tuple(final_states)
 
 
 class RecurrentDecoder(Stack):
-    """Embedding, recurrent layers and attention: target ids in, what the head reads out."""
+    """Embedding, recurrent layers and attention: target ids in, the input of the head out."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -272,7 +274,7 @@ class RecurrentDecoder(Stack):
         output: Tensor = states
         if self.attention is not None:
             output = self.attention(states, memory)
-            # The s of [context ; s] follows the first D numbers; its dropout was applied above.
+            # The s of [context ; s] comes after the first D numbers; its dropout was applied above.
             context, state = output[..., : states.shape[-1]], output[..., states.shape[-1] :]
             output = torch.cat((dropout(context, self.dropout, self.training), state), dim=-1)
         tap(self, output=output)
@@ -280,7 +282,7 @@ class RecurrentDecoder(Stack):
 
 
 class Recurrent(EncoderDecoder):
-    """The encoder-decoder of GRUs or LSTMs, with attention or without."""
+    """The recurrent encoder-decoder, with attention or without."""
 
     def __init__(
         self, config: ModelConfig, source_vocab_size: int, target_vocab_size: int, pad_id: int
@@ -297,8 +299,8 @@ class Recurrent(EncoderDecoder):
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
         mask = padding_mask(source, self.pad_id)  # [B, 1, 1, S]
-        states, last = self.encoder(source, mask[:, 0, 0])
-        return Memory(states, mask, last)
+        states, final_states = self.encoder(source, mask[:, 0, 0])
+        return Memory(states, mask, final_states)
 
     def decode_states(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
@@ -309,8 +311,8 @@ class Recurrent(EncoderDecoder):
         return states
 
     def new_cache(self, memory: Memory) -> StateCache:
-        """Start each decoder layer from the final state of the encoder layer beside it."""
-        return StateCache(list(memory.last))
+        """Start each decoder layer from the final state of the encoder layer of its number."""
+        return StateCache(list(memory.final_states))
 
     def source_attentions(self) -> list[str]:
         return [] if self.decoder.attention is None else ["decoder.attention"]

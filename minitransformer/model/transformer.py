@@ -139,11 +139,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.fc1 = Linear(config.d_model, config.d_ff, bias=config.bias)
         self.fc2 = Linear(config.d_ff, config.d_model, bias=config.bias)
-        activations: dict[str, Callable[[Tensor], Tensor]] = {
-            "relu": functional.relu,
-            "gelu": functional.gelu,
-        }
-        self.activation = activations[config.activation]
+        self.activation = functional.relu if config.activation == "relu" else functional.gelu
         self.dropout = config.activation_dropout
 
     def forward(self, x: States) -> States:

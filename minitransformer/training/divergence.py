@@ -22,7 +22,7 @@ from minitransformer.data.batching import Batch, fold_in, make_batch
 from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import EncodedPair, EncodedSplit
 from minitransformer.data.tokenizer import PAD_ID
-from minitransformer.errors import CheckpointError, DivergedError
+from minitransformer.errors import CheckpointError, DivergedError, escape_controls
 from minitransformer.evaluation import Evaluation, batches_by_length, teacher_forced
 from minitransformer.metrics import Sum
 from minitransformer.model.base import EncoderDecoder
@@ -38,7 +38,6 @@ from minitransformer.storage import (
     read_own_file,
     replace_folder,
 )
-from minitransformer.translator import without_controls
 
 if TYPE_CHECKING:
     from minitransformer.training.trainer import Trainer
@@ -160,7 +159,7 @@ def examples(split: Split, indices: list[int]) -> tuple[str, ...]:
     found = []
     for index in sorted(indices)[:MAX_EXAMPLES]:
         number, pair = next(islice(split.numbered(), index, None))
-        text = without_controls(" → ".join(pair))
+        text = escape_controls(" → ".join(pair))
         text = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
         found.append(f"{split.report.unit} {number} of {split.source.name}: {text}")
     return tuple(found)

@@ -38,7 +38,7 @@ from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.positional import LearnedPositions, SinusoidalPositions
 from minitransformer.model.recurrent import SourceAttention
 from minitransformer.model.transformer import FeedForward, MultiHeadAttention
-from minitransformer.translator import length_remarks
+from minitransformer.translator import length_warnings
 
 BLOCKS = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ff"}
 WAYS = {"forward_rnn": "", "backward_rnn": ".back", "joined": ".join"}
@@ -103,7 +103,7 @@ def walk_data(walk: Walkthrough, numbers: Numbers) -> dict[str, Any]:
 def notes_of(walk: Walkthrough) -> list[str]:
     """What a reader should know before the first number."""
     given, taken = len(walk.tokenizer.encode_source(walk.text).ids), len(walk.source_ids)
-    return length_remarks(given, given - taken, len(walk.steps), is_finished=walk.is_finished)
+    return length_warnings(given, given - taken, len(walk.steps), is_finished=walk.is_finished)
 
 
 def places_without(is_there: Tensor) -> list[int]:
