@@ -1,8 +1,9 @@
 """Compute every step of a sheet with our own functions, and explain each printed number."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -32,6 +33,17 @@ CATEGORIES = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", 
               "unexplained")  # fmt: skip
 NOT_RUN = "not run"  # a statement whose check needs a trained run
 FLOAT64_TOLERANCE = 1e-12  # between two formulas for the same numbers
+
+# Whoever works with rounded numbers is assumed to round to nearest before truncating.
+CANDIDATES = [
+    ("exact", ""), ("exact", "nearest"), ("exact", "half-down"),
+    ("printed", "nearest"), ("printed", "half-down"),
+    ("exact", "truncated"), ("printed", "truncated"),
+    ("hidden", "nearest"), ("hidden", "half-down"), ("hidden", "truncated"),
+    ("mended", "nearest"), ("mended", "half-down"), ("mended", "truncated"),
+    ("carried", "nearest"), ("carried", "half-down"), ("carried", "truncated"),
+    ("exact", "double-rounded"),
+]  # fmt: skip
 
 Kind = Literal["right", "slip", "follows", "not checkable", "unexplained"]
 SlipIds = frozenset[str]  # numbers of slips that a sheet declares, and cells such as E[2,3]
@@ -249,6 +261,7 @@ class Calculation:
         }
         if sheet.hidden:
             self.matrices["hidden"] = {**given, **sheet.hidden}
+        self.new_slips: dict[tuple[str, Cell], CellVerdict] = {}  # by step and cell
         # For two variants, the slips behind each cell of each matrix.
         self.slips: dict[str, dict[str, dict[Cell, SlipIds]]] = {"printed": {}, "mended": {}}
 
@@ -300,52 +313,32 @@ class Calculation:
             return CellVerdict(cell, printed, exact, "not checkable")
         if copied is not None and copied.printed.value == printed.value and not is_scan:
             # A copied slip is the same slip; the copy of an undeclared one follows from it.
-            is_undeclared = copied.kind == "unexplained"
-            return CellVerdict(
-                cell, printed, exact, "follows" if is_undeclared else copied.kind, copied.variant,
-                "nearest" if is_undeclared else copied.rounding, copied.slips,
-                copied.earlier_slips,
-            )  # fmt: skip
+            if copied.kind == "unexplained":
+                copied = replace(copied, kind="follows", rounding="nearest")
+            return replace(copied, cell=cell, printed=printed, exact=exact, is_scan=False)
         for variant, rounding in self.candidates():
             value = at(values[variant], cell)
             if is_rounded(printed, value, rounding) if rounding else is_same(printed, value):
-                slips = self.slips_that_changed(step, cell, printed, variant, rounding)
+                slips = self.slips_behind(step, variant, rounds_to(printed, cell, rounding))
                 kind: Kind = "follows" if slips else "right"
                 return CellVerdict(
                     cell, printed, exact, kind, variant, rounding, slips, is_scan=is_scan
                 )
-        expected = at(values["printed"], cell)
-        earlier = self.slips_behind(step, "printed", is_value(expected, cell))
+        is_expected = is_value(at(values["printed"], cell), cell)
+        earlier = self.slips_behind(step, "printed", is_expected)
         if slip := self.declared_slip(step, cell, printed):
             slips, kind = SlipIds([slip.number]), "slip"
         else:
             slips, kind = SlipIds([f"{step.name}{step.cell_name(cell)}"]), "unexplained"
         return CellVerdict(cell, printed, exact, kind, slips=slips, earlier_slips=earlier)
 
-    def candidates(self) -> Iterator[tuple[str, str]]:
-        """Yield variants and roundings in the order in which they are tried; the first one wins."""
-        yield "exact", ""
-        # Whoever works with rounded numbers is assumed to round to nearest before truncating.
-        order = [("exact", "nearest"), ("exact", "half-down")]
-        if "hidden" in self.matrices:
-            order += [("exact", "truncated"), ("hidden", "nearest"), ("hidden", "half-down"),
-                      ("hidden", "truncated")]  # fmt: skip
-        else:
-            order += [("printed", "nearest"), ("printed", "half-down"), ("exact", "truncated"),
-                      ("printed", "truncated")]  # fmt: skip
-            if self.new_slips():
-                order += [(variant, rounding) for variant in ("mended", "carried")
-                          for rounding in ("nearest", "half-down", "truncated")]  # fmt: skip
-        order.append(("exact", "double-rounded"))
-        yield from (each for each in order if each[1] in RULES[self.sheet.rounding])
-
-    def new_slips(self) -> dict[tuple[str, Cell], CellVerdict]:
-        return {
-            (name, cell): verdict
-            for name, verdicts in self.verdicts.items()
-            for cell, verdict in verdicts.items()
-            if verdict.is_new_slip
-        }
+    def candidates(self) -> list[tuple[str, str]]:
+        """Return the variants and roundings to try, in this order; the first that fits counts."""
+        variants = {"exact", "hidden"} if self.sheet.hidden else {"exact", "printed"}
+        if self.new_slips and not self.sheet.hidden:
+            variants |= {"mended", "carried"}
+        roundings = ("", *RULES[self.sheet.rounding])
+        return [each for each in CANDIDATES if each[0] in variants and each[1] in roundings]
 
     def declared_slip(self, step: Step, cell: Cell, printed: Printed) -> Slip | None:
         """Return the slip that the sheet declares for this very number at this cell."""
@@ -386,37 +379,33 @@ class Calculation:
         origins = {cell: prints[int(at(moved, cell))] for cell in cells_of(moved)}
         return {cell: origin for cell, origin in origins.items() if origin is not None}
 
-    def slips_that_changed(
-        self, step: Step, cell: Cell, printed: Printed, variant: str, rounding: str
-    ) -> SlipIds:
-        """Return the slips without which another number would have been printed."""
-
-        def still_fits(tensor: Tensor) -> bool:
-            return is_rounded(printed, at(tensor, cell), rounding)
-
-        if variant in ("exact", "hidden"):
-            return NO_SLIPS
-        if variant == "carried":
-            return self.carried_slips_behind(step, still_fits)
-        return self.slips_behind(step, variant, still_fits)
-
     def slips_behind(
         self, step: Step, variant: str, still_fits: Callable[[Tensor], bool]
     ) -> SlipIds:
-        """Return the slips without which a step's value in a variant would be another."""
-        matrices = self.matrices[variant]
+        """Return the slips without which a value would not fit; all, if none alone decides it."""
+        without: Callable[[SlipIds], Tensor]
+        if variant == "carried":
+            slips = NO_SLIPS.union(*(verdict.slips for verdict in self.new_slips.values()))
+            without = partial(self.carried_value_without, step)
+        elif variant in self.slips:
+            slips = NO_SLIPS.union(*self.tainted_cells(step, variant).values())
+            without = partial(self.value_without, step, variant)
+        else:
+            return NO_SLIPS
+        if not slips or still_fits(without(slips)):
+            return NO_SLIPS
+        return SlipIds(each for each in slips if not still_fits(without(SlipIds([each])))) or slips
+
+    def value_without(self, step: Step, variant: str, slips: SlipIds) -> Tensor:
+        """Compute a step in a variant, from our values where some slips spoiled what it reads."""
+        matrices = dict(self.matrices[variant])
         tainted = self.tainted_cells(step, variant)
-
-        def without(slips: SlipIds) -> Tensor:
-            corrected = dict(matrices)
-            for name in {name for name, _ in tainted}:
-                corrected[name] = matrices[name].clone()
-            for (name, cell), behind in tainted.items():
-                if behind & slips:
-                    set_at(corrected[name], cell, at(self.matrices["exact"][name], cell))
-            return self.compute(step, corrected)
-
-        return decisive(NO_SLIPS.union(*tainted.values()), without, still_fits)
+        for name in {name for name, _ in tainted}:
+            matrices[name] = matrices[name].clone()
+        for (name, cell), behind in tainted.items():
+            if behind & slips:
+                set_at(matrices[name], cell, at(self.matrices["exact"][name], cell))
+        return self.compute(step, matrices)
 
     def tainted_cells(self, step: Step, variant: str) -> dict[tuple[str, Cell], SlipIds]:
         """Return what a step reads that goes back to slips."""
@@ -428,21 +417,15 @@ class Calculation:
             if slips
         }
 
-    def carried_slips_behind(self, step: Step, still_fits: Callable[[Tensor], bool]) -> SlipIds:
-        """Do the same for the carried variant, where every earlier step is computed once more."""
-        new_slips = self.new_slips()
-
-        def without(slips: SlipIds) -> Tensor:
-            matrices = dict(self.matrices["exact"])
-            for earlier in self.steps:
-                matrices[earlier.name] = self.compute(earlier, matrices).clone()
-                for (name, cell), verdict in new_slips.items():
-                    if name == earlier.name and not verdict.slips & slips:
-                        set_at(matrices[name], cell, float(verdict.printed.value))
-            return self.compute(step, matrices)
-
-        every = NO_SLIPS.union(*(verdict.slips for verdict in new_slips.values()))
-        return decisive(every, without, still_fits)
+    def carried_value_without(self, step: Step, slips: SlipIds) -> Tensor:
+        """Compute a step and all before it, going on with slips as printed but for some."""
+        matrices = dict(self.matrices["exact"])
+        for earlier in self.steps:
+            matrices[earlier.name] = self.compute(earlier, matrices).clone()
+            for (name, cell), verdict in self.new_slips.items():
+                if name == earlier.name and not verdict.slips & slips:
+                    set_at(matrices[name], cell, float(verdict.printed.value))
+        return self.compute(step, matrices)
 
     def add(self, step: Step, values: Matrices, verdicts: Verdicts) -> None:
         """Continue every variant with a checked step."""
@@ -461,6 +444,7 @@ class Calculation:
             set_at(mended, cell, right if is_new else value)
             if is_new:
                 set_at(carried, cell, value)
+                self.new_slips[step.name, cell] = verdict
             slips["printed"][cell] = verdict.slips
             slips["mended"][cell] = verdict.earlier_slips if is_new else verdict.slips
         for variant in ("printed", "mended"):
@@ -480,18 +464,14 @@ class Calculation:
         self.steps.append(step)
 
 
-def decisive(
-    slips: SlipIds, without: Callable[[SlipIds], Tensor], still_fits: Callable[[Tensor], bool]
-) -> SlipIds:
-    """Return the slips that change a value by themselves; all of them if only together they do."""
-    if not slips or still_fits(without(slips)):
-        return NO_SLIPS
-    return SlipIds(each for each in slips if not still_fits(without(SlipIds([each])))) or slips
-
-
 def is_value(value: float, cell: Cell) -> Callable[[Tensor], bool]:
     """Return a function that tests whether a matrix has this value at a cell."""
     return lambda tensor: abs(at(tensor, cell) - value) <= RELATIVE_TOLERANCE * abs(value)
+
+
+def rounds_to(printed: Printed, cell: Cell, rounding: str) -> Callable[[Tensor], bool]:
+    """Return a function that tests whether a matrix's value at a cell is printed like this."""
+    return lambda tensor: is_rounded(printed, at(tensor, cell), rounding)
 
 
 def cells_of(tensor: Tensor) -> list[Cell]:

@@ -1,12 +1,9 @@
 """A sheet's formulas: calls of named operations on named matrices, such as dot_scores(Q, K)."""
 
 import ast
-import inspect
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from minitransformer.errors import SheetError, did_you_mean
@@ -78,7 +75,8 @@ def evaluate(formula: Formula, matrices: dict[str, Tensor], where: str) -> Tenso
     try:
         value = matrix(evaluate_node(formula.tree, matrices))
     except ValueError as error:
-        raise SheetError(f"{where}: {formula.text}: {error}") from None
+        reason = str(error).splitlines()[0]
+        raise SheetError(f"{where}: {formula.text}: {reason}") from None
     except (TypeError, RuntimeError, IndexError, AttributeError, KeyError, OverflowError) as error:
         shapes = ", ".join(f"{name} is {size(matrices[name])}" for name in formula.names)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -100,21 +98,15 @@ def unknown_name(name: str, matrices: dict[str, Tensor]) -> str:
     )
 
 
-def evaluate_node(node: ast.expr, matrices: dict[str, Tensor]) -> Any:
+def evaluate_node(node: ast.expr, matrices: dict[str, Tensor]) -> Tensor | str:
     if isinstance(node, ast.Name):
         return matrices[node.id]
     if isinstance(node, ast.Constant):
-        return node.value
+        return node.value if isinstance(node.value, str) else matrix(node.value)
     if isinstance(node, ast.UnaryOp):
-        return -evaluate_node(node.operand, matrices)
+        return -matrix(evaluate_node(node.operand, matrices))
     assert isinstance(node, ast.Call)
     assert isinstance(node.func, ast.Name)
-    operation = OPERATIONS[node.func.id]
     values = [evaluate_node(argument, matrices) for argument in node.args]
     options = {str(each.arg): evaluate_node(each.value, matrices) for each in node.keywords}
-    try:
-        inspect.signature(operation.function).bind(*values, **options)
-    except TypeError:
-        raise ValueError(f"write it as {operation.usage}") from None
-    with torch.no_grad():
-        return matrix(operation.function(*values, **options))
+    return OPERATIONS[node.func.id](*values, **options)

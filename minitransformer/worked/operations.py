@@ -1,5 +1,6 @@
 """What a sheet's formulas may call: our model's own functions, and torch's for the rest."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from minitransformer.model.transformer import MultiHeadAttention
 from minitransformer.settings import ModelConfig
 from minitransformer.worked import classifiers
 
-Value = Tensor | float | int | str  # a matrix, or what is written into a formula
+Flag = Tensor | bool  # True and False of a formula are matrices of 1 and 0
 MAX_SIZE = 10_000  # rows or columns of what a formula makes
 
 
@@ -32,244 +33,204 @@ def matrix(value: Any) -> Tensor:
     return tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
 
 
+def size(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape))
+
+
 def require(holds: bool, message: str) -> None:
     if not holds:
         raise ValueError(message)
 
 
-def size(tensor: Tensor) -> str:
-    return "×".join(map(str, tensor.shape))
-
-
-def whole(value: Value, name: str, low: int = 1, high: int = MAX_SIZE) -> int:
-    """Return a whole number that is written into a formula or given as a 1×1 matrix."""
-    number = matrix(value)
-    is_whole = number.numel() == 1 and float(number) == round(float(number))
-    is_whole = is_whole and low <= float(number) <= high
-    shown = f"{float(number):g}" if number.numel() == 1 else size(number)
+def whole(number: Tensor, name: str, low: int = 1, high: int = MAX_SIZE) -> int:
+    is_number = number.numel() == 1
+    is_whole = is_number and float(number) == round(float(number)) and low <= float(number) <= high
+    shown = f"{float(number):g}" if is_number else size(number)
     require(is_whole, f"{name}: expected a whole number from {low} to {high:,}, got {shown}")
     return int(number)
 
 
-def same_size(first: Value, second: Value, verb: str) -> tuple[Tensor, Tensor]:
-    """Return two matrices of one size, or a matrix and a number."""
-    left, right = matrix(first), matrix(second)
+def require_same_size(left: Tensor, right: Tensor, verb: str) -> None:
+    """Refuse two matrices of different sizes; a single number goes with every matrix."""
     fits = left.shape == right.shape or 1 in (left.numel(), right.numel())
     require(fits, f"{size(left)} {verb} {size(right)}: the sizes differ")
-    return left, right
 
 
-def times(left: Value, right: Value) -> Tensor:
-    left, right = matrix(left), matrix(right)
+def times(left: Tensor, right: Tensor) -> Tensor:
     fits = left.shape[1] == right.shape[0]
     require(fits, f"{size(left)} times {size(right)} cannot be multiplied")
     return left @ right
 
 
-def plus(*terms: Value) -> Tensor:
+def plus(*terms: Tensor) -> Tensor:
     require(len(terms) > 0, "there is nothing to add")
-    matrices = [matrix(term) for term in terms]
-    for term in matrices[1:]:
-        fits = term.shape == matrices[0].shape
-        require(fits, f"{size(matrices[0])} plus {size(term)} cannot be added")
-    return torch.stack(matrices).sum(dim=0)
+    for term in terms[1:]:
+        fits = term.shape == terms[0].shape
+        require(fits, f"{size(terms[0])} plus {size(term)} cannot be added")
+    return torch.stack(terms).sum(dim=0)
 
 
-def difference(first: Value, second: Value) -> Tensor:
-    left, right = same_size(first, second, "minus")
+def difference(left: Tensor, right: Tensor) -> Tensor:
+    require_same_size(left, right, "minus")
     return left - right
 
 
-def product(first: Value, second: Value) -> Tensor:
-    left, right = same_size(first, second, "times, number by number,")
+def product(left: Tensor, right: Tensor) -> Tensor:
+    require_same_size(left, right, "times, number by number,")
     return left * right
 
 
-def checked_dot_scores(query: Value, key: Value) -> Tensor:
-    query, key = matrix(query), matrix(key)
+def checked_dot_scores(query: Tensor, key: Tensor) -> Tensor:
     fits = query.shape[1] == key.shape[1]
     require(fits, f"queries {size(query)} and keys {size(key)} differ in width")
     return dot_scores(query, key)
 
 
-def checked_multiplicative_scores(query: Value, weight: Value, key: Value) -> Tensor:
-    query, weight, key = matrix(query), matrix(weight), matrix(key)
+def checked_multiplicative_scores(query: Tensor, weight: Tensor, key: Tensor) -> Tensor:
     fits = weight.shape == (query.shape[1], key.shape[1])
     require(fits, f"{size(query)}, W {size(weight)} and keys {size(key)} cannot be multiplied")
     return multiplicative_scores(query, weight, key)
 
 
-def scaled(scores: Value, width: Value) -> Tensor:
-    number = matrix(width)
-    is_width = number.numel() == 1 and float(number) > 0
+def scaled(scores: Tensor, width: Tensor) -> Tensor:
+    is_width = width.numel() == 1 and float(width) > 0
     require(is_width, "the width d, in S / √d, must be a positive number")
-    return matrix(scores) / number.sqrt()
+    return scores / width.sqrt()
 
 
-def masked(scores: Value) -> Tensor:
-    scores = matrix(scores)
+def masked(scores: Tensor) -> Tensor:
     is_square = scores.shape[0] == scores.shape[1]
     require(is_square, f"scores of all tokens are square; these are {size(scores)}")
     return apply_mask(scores, causal_mask(*scores.shape))
 
 
 def checked_attend(
-    query: Value, key: Value, value: Value, scaled: bool, masked: bool
+    query: Tensor, key: Tensor, value: Tensor, scaled: Flag, masked: Flag
 ) -> AttentionOutput:
-    query, key, value = matrix(query), matrix(key), matrix(value)
     checked_dot_scores(query, key)
     fits = key.shape[0] == value.shape[0]
     require(fits, f"keys {size(key)} and values {size(value)} differ in number")
     mask = causal_mask(len(query), len(key)) if masked else None
-    return attend(query, key, value, mask, scale_scores=scaled)
+    return attend(query, key, value, mask, scale_scores=bool(scaled))
 
 
 def attention(
-    query: Value, key: Value, value: Value, scaled: bool = True, masked: bool = False
+    query: Tensor, key: Tensor, value: Tensor, scaled: Flag = True, masked: Flag = False
 ) -> Tensor:
     return checked_attend(query, key, value, scaled, masked).context
 
 
 def attention_weights(
-    query: Value, key: Value, scaled: bool = True, masked: bool = False
+    query: Tensor, key: Tensor, scaled: Flag = True, masked: Flag = False
 ) -> Tensor:
     return checked_attend(query, key, key, scaled, masked).weights
 
 
+def attention_mask(query: Tensor, key: Tensor, masked: Flag) -> Tensor:
+    lengths = len(query), len(key)
+    return causal_mask(*lengths) if masked else torch.ones(*lengths, dtype=torch.bool)
+
+
 def our_layer(
-    query: Value,
-    key_value: Value,
-    w_query: Value,
-    w_key: Value,
-    w_value: Value,
-    w_output: Value,
-    masked: bool = False,
-) -> Tensor:
+    query: Tensor, key_value: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor,
+    w_output: Tensor, masked: Flag = False,
+) -> Tensor:  # fmt: skip
     """Run our MultiHeadAttention with one head and a sheet's matrices."""
-    query, key_value = matrix(query), matrix(key_value)
     config = ModelConfig(d_model=query.shape[1], output_projection=True)
     layer = MultiHeadAttention(config).double()
     assert layer.output is not None
-    for linear, weight in (
-        (layer.query, w_query), (layer.key, w_key), (layer.value, w_value),
-        (layer.output, w_output),
-    ):  # fmt: skip
-        linear.weight.copy_(matrix(weight).T)
+    linears = (layer.query, layer.key, layer.value, layer.output)
+    for linear, weight in zip(linears, (w_query, w_key, w_value, w_output), strict=True):
+        linear.weight.copy_(weight.T)
     mask = attention_mask(query, key_value, masked)
     output: Tensor = layer(query[None], key_value[None], mask[None, None])
     return output[0]
 
 
 def torch_layer(
-    query: Value,
-    key_value: Value,
-    w_query: Value,
-    w_key: Value,
-    w_value: Value,
-    w_output: Value,
-    masked: bool = False,
-) -> Tensor:
+    query: Tensor, key_value: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor,
+    w_output: Tensor, masked: Flag = False,
+) -> Tensor:  # fmt: skip
     """Run torch.nn.MultiheadAttention with one head and a sheet's matrices."""
-    query, key_value = matrix(query), matrix(key_value)
     layer = nn.MultiheadAttention(
         query.shape[1], 1, bias=False, batch_first=True, dtype=torch.float64
     )
-    projections = [matrix(weight).T for weight in (w_query, w_key, w_value)]
-    layer.in_proj_weight.copy_(torch.cat(projections))
-    layer.out_proj.weight.copy_(matrix(w_output).T)
+    layer.in_proj_weight.copy_(torch.cat([w_query.T, w_key.T, w_value.T]))
+    layer.out_proj.weight.copy_(w_output.T)
     hidden = ~attention_mask(query, key_value, masked)
-    output: Any = layer(query[None], key_value[None], key_value[None], attn_mask=hidden)
-    return matrix(output[0][0])
+    output: Tensor = layer(query[None], key_value[None], key_value[None], attn_mask=hidden)[0]
+    return output[0]
 
 
-def attention_mask(query: Tensor, key_value: Tensor, masked: bool) -> Tensor:
-    lengths = len(query), len(key_value)
-    return causal_mask(*lengths) if masked else torch.ones(*lengths, dtype=torch.bool)
-
-
-def sinusoid(position: Value, width: Value) -> Tensor:
+def sinusoid(position: Tensor, width: Tensor) -> Tensor:
     """Return one row of the sinusoid table of the paper."""
     return sinusoid_table(whole(position, "position", low=0) + 1, even(width), torch.float64)[-1:]
 
 
-def boxed_sinusoid(position: Value, width: Value) -> Tensor:
+def boxed_sinusoid(position: Tensor, width: Tensor) -> Tensor:
     """Return the row that the exponent (2i+1)/d of a printed cosine formula gives."""
     # Twice the width halves the exponents' distance: 0/d, 1/d, 2/d, ... for the dimensions in turn.
     angles = angles_at(position, 2 * even(width))
     return torch.stack((angles[:, 0::2].sin(), angles[:, 1::2].cos()), dim=-1).flatten(-2)
 
 
-def sinusoid_in_degrees(position: Value, width: Value) -> Tensor:
+def sinusoid_in_degrees(position: Tensor, width: Tensor) -> Tensor:
     """Return the row of the sinusoid table that a calculator set to degrees gives."""
     angles = angles_at(position, even(width)).deg2rad()
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
-def angles_at(position: Value, width: int) -> Tensor:
+def angles_at(position: Tensor, width: int) -> Tensor:
     index = whole(position, "position", low=0)
     return position_angles(torch.tensor([index]), width, torch.float64)
 
 
-def even(width: Value) -> int:
+def even(width: Tensor) -> int:
     number = whole(width, "width", low=2)
     require(number % 2 == 0, f"width: expected an even number, got {number}")
     return number
 
 
-def row(values: Value, number: Value) -> Tensor:
-    values = matrix(values)
+def row(values: Tensor, number: Tensor) -> Tensor:
     index = whole(number, f"row of {size(values)}", high=len(values)) - 1
     return values[index : index + 1]
 
 
-def column(values: Value, number: Value) -> Tensor:
-    values = matrix(values)
+def column(values: Tensor, number: Tensor) -> Tensor:
     index = whole(number, f"column of {size(values)}", high=values.shape[1]) - 1
-    return values[:, index].reshape(1, -1)
+    return values[:, index]
 
 
-def entry(values: Value, row_number: Value, column_number: Value) -> Tensor:
+def entry(values: Tensor, row_number: Tensor, column_number: Tensor) -> Tensor:
     return column(row(values, row_number), column_number)
 
 
-def first_rows(values: Value, number: Value) -> Tensor:
-    values = matrix(values)
+def first_rows(values: Tensor, number: Tensor) -> Tensor:
     return values[: whole(number, f"rows of {size(values)}", high=len(values))]
 
 
-def pick(values: Value, ids: Value) -> Tensor:
+def pick(values: Tensor, ids: Tensor) -> Tensor:
     """Return rows by their ids, which count from 0."""
-    return matrix(values)[[int(number) for number in matrix(ids)[0]]]
+    return values[[int(number) for number in ids[0]]]
 
 
-def stack(*rows: Value) -> Tensor:
-    matrices = [matrix(each) for each in rows]
-    require(len({each.shape[1] for each in matrices}) == 1, "the rows to stack differ in length")
-    return torch.cat(matrices)
+def stack(*rows: Tensor) -> Tensor:
+    require(len({each.shape[1] for each in rows}) == 1, "the rows to stack differ in length")
+    return torch.cat(rows)
 
 
-def join(*parts: Value) -> Tensor:
-    matrices = [matrix(each) for each in parts]
-    require(len({len(each) for each in matrices}) == 1, "the parts to join differ in height")
-    return torch.cat(matrices, dim=1)
+def join(*parts: Tensor) -> Tensor:
+    require(len({len(each) for each in parts}) == 1, "the parts to join differ in height")
+    return torch.cat(parts, dim=1)
 
 
-def max_pool(values: Value, window: Value) -> Tensor:
-    values = matrix(values)
+def max_pool(values: Tensor, window: Tensor) -> Tensor:
     side = whole(window, "window", high=min(values.shape))
     return functional.max_pool2d(values[None], side)[0]
 
 
-def same(first: Value, second: Value) -> Tensor:
-    """Return 1 if two matrices are equal, else 0: for what a sheet says in words."""
-    left, right = matrix(first), matrix(second)
-    equal = left.shape == right.shape and torch.allclose(left, right, rtol=1e-9, atol=1e-12)
-    return matrix(float(equal))
-
-
-def at_most(values: Value, bound: Value) -> Tensor:
-    """Return 1 if no number is larger than the bound, whatever its sign, else 0."""
-    return matrix(float((matrix(values).abs() <= matrix(bound)).all()))
+def same(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and torch.allclose(left, right, rtol=1e-9, atol=1e-12)
 
 
 class Operation(NamedTuple):
@@ -278,6 +239,17 @@ class Operation(NamedTuple):
     function: Callable[..., Any]
     usage: str
     meaning: str
+
+    def __call__(self, *values: Tensor | str, **options: Tensor | str) -> Tensor:
+        try:
+            inspect.signature(self.function).bind(*values, **options)
+        except TypeError:
+            raise ValueError(f"write it as {self.usage}") from None
+        if '"' not in self.usage:  # no text is one of its arguments
+            values = tuple(matrix(each) for each in values)
+            options = {name: matrix(each) for name, each in options.items()}
+        with torch.no_grad():
+            return matrix(self.function(*values, **options))
 
 
 LAYER = "(query, key_value, W_Q, W_K, W_V, W_O, masked=False)"
@@ -290,7 +262,7 @@ TABLE: list[tuple[Callable[..., Any], str, str]] = [
     (checked_multiplicative_scores, "multiplicative_scores(Q, W, K)", "Q W Kᵀ"),
     (scaled, "scaled(S, d)", "S divided by the root of d: scaled(S, 64) divides by 8"),
     (masked, "masked(S)", "square scores with -inf above the diagonal"),
-    (lambda scores: matrix(scores).softmax(dim=-1), "softmax(S)", "of every row"),
+    (lambda scores: scores.softmax(dim=-1), "softmax(S)", "of every row"),
     (attention, "attend(Q, K, V, scaled=True, masked=False)", "softmax(Q Kᵀ / √d) V"),
     (attention_weights, "attend_weights(Q, K, scaled=True, masked=False)",
      "softmax(Q Kᵀ / √d)"),
@@ -308,21 +280,22 @@ TABLE: list[tuple[Callable[..., Any], str, str]] = [
     (pick, "pick(A, ids)", "rows of A by their numbers from 0, such as embeddings"),
     (stack, "stack(A, B, ...)", "one below the other"),
     (join, "join(A, B, ...)", "side by side"),
-    (lambda values: matrix(values).T, "transpose(A)", "rows become columns"),
+    (lambda values: values.T, "transpose(A)", "rows become columns"),
     (lambda width: torch.eye(whole(width, "width"), dtype=torch.float64), "identity(n)",
      "the n×n matrix with ones on the diagonal"),
-    (lambda values: matrix(values).exp(), "exp(A)", "e to each number"),
-    (lambda values: matrix(values).sqrt(), "root(A)", "the square root of each number"),
-    (lambda values: matrix(values).sin(), "sine(A)", "of each number, in radians"),
-    (lambda values: matrix(values).cos(), "cosine(A)", "of each number, in radians"),
-    (lambda values: matrix(values).sigmoid(), "sigmoid(A)", "of each number"),
-    (lambda values: matrix(matrix(values).sum()), "total(A)", "the sum of all numbers"),
-    (lambda values: matrix(values) * 100, "percent(A)", "a hundred times"),
-    (lambda values: matrix(matrix(values).abs().max()), "largest(A)", "the largest, without sign"),
-    (lambda values: matrix(matrix(values).argmax()), "choice(A)", "where the largest is, from 0"),
+    (lambda values: values.exp(), "exp(A)", "e to each number"),
+    (lambda values: values.sqrt(), "root(A)", "the square root of each number"),
+    (lambda values: values.sin(), "sine(A)", "of each number, in radians"),
+    (lambda values: values.cos(), "cosine(A)", "of each number, in radians"),
+    (lambda values: values.sigmoid(), "sigmoid(A)", "of each number"),
+    (lambda values: values.sum(), "total(A)", "the sum of all numbers"),
+    (lambda values: values * 100, "percent(A)", "a hundred times"),
+    (lambda values: values.abs().max(), "largest(A)", "the largest, without sign"),
+    (lambda values: values.argmax(), "choice(A)", "where the largest is, from 0"),
     (max_pool, "max_pool(A, n)", "the largest of each n×n window"),
     (same, "same(A, B)", "1 if equal, else 0; for check"),
-    (at_most, "at_most(A, n)", "1 if no number is larger than n, else 0; for check"),
+    (lambda values, bound: (values.abs() <= bound).all(), "at_most(A, n)",
+     "1 if no number is larger than n, else 0; for check"),
     (classifiers.output_shape, 'output_shape("mlp", "fc1")', "what a classifier's layer puts out"),
     (classifiers.parameter_counts, 'parameter_counts("mlp")', "all, trained, not trained"),
     (classifiers.widths, 'widths("rnn")', "hidden, embedding and classes of a recurrent one"),
