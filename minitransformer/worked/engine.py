@@ -68,16 +68,15 @@ class CellVerdict:
     @property
     def text(self) -> str:
         """The verdict and its reason in a few words, as sheets claim it."""
-        rounding = [self.rounding] if self.rounding else []
         if self.kind == "right":
-            parts = ["scan"] * self.is_scan + [self.variant] * (self.variant != "exact")
-            return " ".join([*parts, *(rounding or ["agrees"])])
-        if self.kind == "slip":
-            return f"slip {self.slip_list('+')}"
-        if self.kind == "follows":
-            variant = [self.variant] * (self.variant not in ("exact", "printed"))
-            return " ".join(["follows", self.slip_list("+"), *variant, *rounding])
-        return self.kind
+            variant = "" if self.variant == "exact" else self.variant
+            words = ["scan" * self.is_scan, variant, self.rounding or "agrees"]
+        elif self.kind == "follows":
+            variant = "" if self.variant in ("exact", "printed") else self.variant
+            words = ["follows", self.slip_list("+"), variant, self.rounding]
+        else:
+            words = [self.kind, self.slip_list("+") if self.kind == "slip" else ""]
+        return " ".join(filter(None, words))
 
     @property
     def category(self) -> str:
