@@ -21,7 +21,7 @@ from minitransformer.data.tokenizer import SPECIALS, BpeTokenizer, WordTokenizer
 from minitransformer.errors import CheckpointError, ConfigError, SheetError, UsageError
 from minitransformer.settings import Config, TokenizerConfig
 from minitransformer.worked.documents import latex_document, sheet_json, sheet_markdown
-from minitransformer.worked.engine import work_through
+from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.pages import worked_page
 from minitransformer.worked.reader import SHEETS, SHIPPED, read_sheet
 from minitransformer.worked.report import sheet_text
@@ -115,11 +115,11 @@ def test_any_corpus_gives_subwords_that_survive_saving(texts, size):
 
 def every_form(text: str) -> None:
     """Work a sheet through and show it in every form."""
-    worked = work_through(read_sheet(text, "mine.yaml", "mine"))
-    for shown in (sheet_text(worked), sheet_json(worked), sheet_markdown(worked)):
+    checked = check_sheet(read_sheet(text, "mine.yaml", "mine"))
+    for shown in (sheet_text(checked), sheet_json(checked), sheet_markdown(checked)):
         assert shown
-    latex_document([worked])
-    worked_page([worked])
+    latex_document([checked])
+    worked_page([checked])
 
 
 def refused_or_shown(text: str) -> None:

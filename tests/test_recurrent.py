@@ -8,7 +8,7 @@ from minitransformer.model.base import Memory
 from minitransformer.model.recurrent import SourceAttention
 from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig
-from minitransformer.worked.engine import work_through
+from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import load_shipped
 from tests.variants import LAYERED, RECURRENTS, build, ids
 
@@ -25,15 +25,15 @@ def source_attention(score: str, d_model: int) -> SourceAttention:
     ("name", "weights"), [("dot-attention", "alpha"), ("multiplicative-attention", "a")]
 )
 def test_its_attention_makes_the_numbers_of_the_sheets(name, weights):
-    worked = work_through(load_shipped(name))
-    given = worked.sheet.given
+    checked = check_sheet(load_shipped(name))
+    given = checked.sheet.given
     attention = source_attention(name.removesuffix("-attention"), d_model=4)
     if attention.key is not None:
         attention.key.weight.data = given["W"]
     mask = torch.ones(1, 1, 1, 3, dtype=torch.bool)
     with record(attention) as seen:
         output = attention(given["s"][None], Memory(given["h"][None], mask))
-    exact = {each.step.name: each.values.exact for each in worked.steps if each.values}
+    exact = {each.step.name: each.values["exact"] for each in checked.steps if each.values}
     same = {"atol": 1e-12, "rtol": 0}
     torch.testing.assert_close(seen["scores"][0, 0], exact["e"], **same)
     torch.testing.assert_close(seen["weights"][0, 0], exact[weights], **same)

@@ -17,7 +17,7 @@ from minitransformer.explain.stages import AttentionStage, EmbeddingStage, Resid
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.model.trace import record
 from minitransformer.translator import Translator
-from minitransformer.worked.engine import work_through
+from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import load_shipped
 from minitransformer.worked.sheet import is_rounded, is_same
 from tests.processes import run
@@ -310,7 +310,7 @@ def test_the_walk_of_lets_go_is_the_sheet(lets_go):
     recorded["encoder.output"] = recorded["encoder.layers.0.self_attention_residual.output"]
     recorded["decoder.output"] = recorded["decoder.layers.0.cross_attention_residual.output"]
     compared = 0
-    for each in work_through(load_shipped("lets-go-as-printed")).steps:
+    for each in check_sheet(load_shipped("lets-go-as-printed")).steps:
         if not each.step.traced:
             continue
         path, row, column = re.fullmatch(r"([\w.]+)\[(\d+)(?:,(\d+))?\]", each.step.traced).groups()
@@ -318,12 +318,12 @@ def test_the_walk_of_lets_go_is_the_sheet(lets_go):
         is_by_step = tables[0][0] > 0 and not re.search(r"cross_attention\.(key|value)", path)
         found = tables[int(row) - 1][1][-1] if is_by_step else tables[0][1][int(row) - 1]
         found = found[int(column) - 1 :][:1] if column else found
-        assert found.tolist() == pytest.approx(each.values.exact[0].tolist(), abs=2e-5)
-        for cell, judged in each.judged.items():
-            if judged.how in ("agrees", "nearest", "half-down", "truncated"):
-                value = float(found[cell[1] - 1])
-                rounding = "nearest" if judged.how == "agrees" else judged.how
-                assert is_rounded(judged.printed, value, rounding) or is_same(judged.printed, value)
+        assert found.tolist() == pytest.approx(each.values["exact"][0].tolist(), abs=2e-5)
+        for cell, verdict in each.verdicts.items():
+            if verdict.text in ("agrees", "nearest", "half-down", "truncated"):
+                value, printed = float(found[cell[1] - 1]), verdict.printed
+                rounding = "nearest" if verdict.text == "agrees" else verdict.text
+                assert is_rounded(printed, value, rounding) or is_same(printed, value)
                 compared += 1
     assert compared > 45
 

@@ -7,12 +7,13 @@ import re
 import pytest
 import torch
 
+from minitransformer.checkpoint import model_tensors, read_tensors
 from minitransformer.model.trace import record
 from minitransformer.translator import Translator
-from minitransformer.worked.engine import work_through
+from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import SHIPPED, load_shipped
 from minitransformer.worked.report import sheet_text
-from minitransformer.worked.sheet_model import run_tensors, trace_sheet
+from minitransformer.worked.sheet_model import run_tensors, shipped_weights, trace_sheet
 from tests.processes import Finished, run
 from tests.test_worked_homework import HOMEWORK
 
@@ -39,9 +40,9 @@ def test_the_list_counts_every_printed_value(tmp_path):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_sheet_is_shown_in_80_columns(name):
-    out = sheet_text(work_through(load_shipped(name)))
+    out = sheet_text(check_sheet(load_shipped(name)))
     for step in load_shipped(name).steps:
-        assert (step.says or step.name) in " ".join(out.split())
+        assert (step.title or step.name) in " ".join(out.split())
     for slip in load_shipped(name).slips:
         assert f"slip {slip.number}" in out
     assert [line for line in out.splitlines() if len(line) > 80] == []
@@ -99,6 +100,9 @@ def test_homework_with_a_slip_exits_with_1(tmp_path):
         (["school", "--run", "absent"], 1, "absent is not a run folder"),
         (["broken.yaml"], 2, "broken.yaml is a file: check it with --file broken.yaml"),
         (["--run", "x"], 2, "--run goes with the name of a procedure, such as school"),
+        (["--weights", "x"], 2, "--weights goes with the name of a sheet with a model, such as"),
+        (["school", "--weights", "x"], 2, "school.yaml: the sheet has no weights of a model"),
+        (["lets-go", "--weights", "."], 1, ".: Is a directory"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(arguments, code, complaint, tmp_path):
@@ -158,7 +162,7 @@ def test_the_sheets_vectors_are_decoded_with_a_head_of_its_own(sheet, tmp_path):
     [translation] = translator.translate(["Let's go"])
     assert translation.tokens == ["Vamos", "<EOS>"]
     source = torch.tensor([translation.source.ids])
-    target = torch.tensor([[translator.tokenizer.start_id, translation.choices[0].id]])
+    target = torch.tensor([[translator.tokenizer.start_id, translation.token_scores[0].id]])
     with record(translator.model) as tensors:
         translator.model(source, target)
     expected = trace_sheet(load_shipped(sheet))
@@ -166,12 +170,27 @@ def test_the_sheets_vectors_are_decoded_with_a_head_of_its_own(sheet, tmp_path):
         torch.testing.assert_close(tensors[name], expected[name].float(), rtol=1e-5, atol=1e-5)
 
 
+def test_weights_are_written_for_a_training(tmp_path):
+    written = worked(tmp_path, "lets-go", "--weights", "sheet.safetensors")
+    assert (written.code, written.out, written.err) == (0, "wrote sheet.safetensors\n", "")
+    weights = read_tensors(tmp_path / "sheet.safetensors")
+    torch.testing.assert_close(weights, shipped_weights("lets-go"), rtol=0, atol=0)
+    for run_name, start in (("sheet", "lets-go"), ("file", "sheet.safetensors")):
+        trained = run("train.py", "--config", "lets-go.yaml", "--run", run_name,
+                      "--set", f"training.init_from={start}", folder=tmp_path)  # fmt: skip
+        assert trained.code == 0, trained.err
+    of_sheet, of_file = (
+        model_tensors(Translator.load(tmp_path / name).model) for name in ("sheet", "file")
+    )
+    torch.testing.assert_close(of_file, of_sheet, rtol=0, atol=0)
+
+
 def test_a_run_that_computes_something_else_fails_the_procedure(tiny_bn):
     sheet = load_shipped("school")
     tensors = run_tensors(sheet, tiny_bn.path)
-    assert work_through(sheet, tensors).is_explained
+    assert check_sheet(sheet, tensors).is_explained
     for name in ("states", "Q", "updated_V", "memory", "latest", "cross_K", "output", "logits"):
         changed = {**tensors, name: tensors[name].flip(0) + 0.1}
-        worked = work_through(sheet, changed)
-        assert not worked.is_explained, name
-        assert any("it is 'unexplained'" in complaint for complaint in worked.complaints)
+        checked = check_sheet(sheet, changed)
+        assert not checked.is_explained, name
+        assert any("it is 'unexplained'" in error for error in checked.errors)

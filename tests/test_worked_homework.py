@@ -1,4 +1,4 @@
-"""A reader's own sheet: a slip is found at its cell, rounding is none, mistakes have a place."""
+"""A reader's own sheet: a slip is found at its cell, rounding is no slip, errors say where."""
 
 import copy
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minitransformer.errors import UserError
 from minitransformer.worked.documents import latex_document, sheet_json, sheet_markdown
-from minitransformer.worked.engine import work_through
+from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import read_sheet
 from minitransformer.worked.report import sheet_text
 
@@ -56,7 +56,7 @@ PRINTED = {
 
 
 def worked(text: str):
-    return work_through(read_sheet(text, "mine.yaml", "mine"))
+    return check_sheet(read_sheet(text, "mine.yaml", "mine"))
 
 
 def test_homework_that_only_rounds_has_no_slip():
@@ -69,8 +69,8 @@ def test_homework_that_only_rounds_has_no_slip():
 def with_a_wrong_cell(step: str, row: int, column: int) -> str:
     old, (_, columns) = PRINTED[step]
     cells = old.replace("[", "").replace("]", "").split(", ")
-    place = (row - 1) * columns + column - 1
-    cells[place] = "9" + cells[place]
+    index = (row - 1) * columns + column - 1
+    cells[index] = "9" + cells[index]
     rows = [", ".join(cells[start : start + columns]) for start in range(0, len(cells), columns)]
     assert HOMEWORK.count(f"printed: {old}") == 1
     return HOMEWORK.replace(
@@ -102,10 +102,10 @@ def test_what_follows_from_a_slip_is_told_from_the_slip():
     text = text.replace("[[2.55, 2.73],", "[[2.75, 2.85],")
     result = worked(text)
     hows = {
-        f"{each.step.name}{cell}": judged.how
+        f"{each.step.name}{cell}": verdict.text
         for each in result.steps
-        for cell, judged in each.judged.items()
-        if judged.verdict in ("unexplained", "errata_propagated")
+        for cell, verdict in each.verdicts.items()
+        if verdict.category in ("unexplained", "errata_propagated")
     }
     assert hows == {
         "E(1, 3)": "unexplained",
@@ -240,10 +240,10 @@ def test_what_is_no_sheet_at_all_gets_one_line(text):
 def hows(text: str) -> dict[str, str]:
     """What is said of every number that is wrong."""
     return {
-        f"{each.step.name}{list(cell)}": judged.how
+        f"{each.step.name}{list(cell)}": verdict.text
         for each in worked(text).steps
-        for cell, judged in each.judged.items()
-        if judged.verdict not in ("agrees", "rounded", "ocr", "not_checkable")
+        for cell, verdict in each.verdicts.items()
+        if verdict.category not in ("agrees", "rounded", "ocr", "not_checkable")
     }
 
 
@@ -359,18 +359,18 @@ def test_the_summary_names_every_slip_and_says_when_numbers_are_only_cut():
         "merely follow from it: G[2]\nother slips: F[3]\nmerely follow from those: G[3]"
     )
     cut = steps("name: S, compute: 'scaled(a, 2)', printed: [0.70, 1.41, 2.82]")
-    assert "these numbers are cut, not rounded: rounding: truncated expects that" in (
+    assert "these numbers are truncated, not rounded; rounding: truncated expects that" in (
         sheet_text(worked(cut))
     )
 
 
 def test_a_statement_that_nothing_checks_is_not_said_to_agree():
     result = worked("steps: [{name: s, text: The moon is cheese}]")
-    assert result.steps[0].how == "not checkable"
+    assert result.steps[0].statement == "not checkable"
     claimed = worked("steps: [{name: s, text: The moon is cheese, verdict: agrees}]")
-    assert claimed.complaints == ["s: the sheet claims 'agrees', it is 'not checkable'"]
+    assert claimed.errors == ["s: the sheet claims 'agrees', it is 'not checkable'"]
     checked = worked("given: {a: 1}\nsteps: [{name: s, text: one is two, check: 'same(a, 2)'}]")
-    assert checked.steps[0].how == "unexplained"
+    assert checked.steps[0].statement == "unexplained"
 
 
 FULL_SHEET = """
@@ -399,7 +399,7 @@ def test_a_wrong_type_anywhere_is_one_line():
     full = yaml.load(FULL_SHEET, Loader=yaml.BaseLoader)
     assert worked(FULL_SHEET).is_explained
     tried = 0
-    for path in places(full):
+    for path in paths(full):
         for wrong in ("", "x", [], [["1"]], {"x": "y"}):
             changed = copy.deepcopy(full)
             inner = changed
@@ -420,10 +420,10 @@ def test_a_wrong_type_anywhere_is_one_line():
     assert tried > 350
 
 
-def places(data, path=()):
+def paths(data, path=()):
     """The paths of everything inside nested lists and mappings."""
     if path:
         yield path
     keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, dict) else ()
     for key in keys:
-        yield from places(data[key], (*path, key))
+        yield from paths(data[key], (*path, key))

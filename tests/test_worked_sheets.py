@@ -8,14 +8,9 @@ import torch
 
 from minitransformer.errors import ConfigError
 from minitransformer.worked.engine import (
-    VERDICTS,
-    copied_cells,
-    extend,
-    judge_cell,
-    judge_step,
-    new_chains,
-    step_values,
-    work_through,
+    CATEGORIES,
+    Calculation,
+    check_sheet,
 )
 from minitransformer.worked.reader import SHEETS, SHIPPED, load_shipped
 from minitransformer.worked.sheet import read_number
@@ -26,12 +21,12 @@ COUNTED = [name for name in SHIPPED if name != "lets-go-as-printed"]
 
 @pytest.fixture(scope="module")
 def works():
-    return {name: work_through(load_shipped(name)) for name in SHIPPED}
+    return {name: check_sheet(load_shipped(name)) for name in SHIPPED}
 
 
 def total(works, *, reprints=False):
     counts = sum((works[name].counts(reprints=reprints) for name in COUNTED), Counter())
-    return [counts[verdict] for verdict in VERDICTS]
+    return [counts[category] for category in CATEGORIES]
 
 
 def test_all_first_prints_are_compared_and_explained(works):
@@ -45,8 +40,8 @@ def test_the_reprints_are_compared_as_well(works):
 
 
 def test_every_sheet_is_what_it_claims_to_be(works):
-    assert [worked.complaints for worked in works.values()] == [[]] * len(SHIPPED)
-    assert all(worked.is_explained for worked in works.values())
+    assert [checked.errors for checked in works.values()] == [[]] * len(SHIPPED)
+    assert all(checked.is_explained for checked in works.values())
     assert {path.stem for path in SHEETS.glob("*.yaml")} == set(SHIPPED)
 
 
@@ -63,11 +58,11 @@ def test_all_25_slips_are_reported_with_the_right_value(works):
 
 def test_24_values_are_compared_through_longer_weights(works):
     hows = [
-        judged.how
+        verdict.text
         for name in COUNTED
         for each in works[name].steps
-        if not each.step.reprint
-        for judged in each.judged.values()
+        if not each.step.is_reprint
+        for verdict in each.verdicts.values()
     ]
     assert sum(how.startswith("hidden") for how in hows) == 24
 
@@ -76,39 +71,37 @@ def test_24_values_are_compared_through_longer_weights(works):
 def test_each_printed_value_carries_its_verdict(name):
     for step in load_shipped(name).steps:
         if step.printed or step.text:
-            assert step.verdict, step.name
-            assert all(all(row) for row in step.verdict)
+            assert step.claimed, step.name
+            assert all(step.claimed.values())
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "school"])
 def test_another_digit_is_another_verdict(name):
     sheet = load_shipped(name)
-    chains = new_chains(sheet, None)
+    calculation = Calculation(sheet)
     for step in sheet.steps:
         if step.compute is None:
             continue
-        values = step_values(sheet, step, chains)
-        judged = judge_step(sheet, step, chains, values)
-        origins = copied_cells(sheet, step, chains) if step.reprint else {}
-        for cell, each in judged.items():
-            if each.verdict == "not_checkable":
+        values = calculation.values_of(step)
+        verdicts = calculation.check(step, values)
+        copied = calculation.copied_cells(step) if step.is_reprint else {}
+        for cell, each in verdicts.items():
+            if each.category == "not_checkable":
                 continue
             for text in other_digits(each.printed.text):
                 number = read_number(text, -each.printed.unit.as_tuple().exponent)
                 if number is None or number.value == each.printed.value:  # 1e-998; 0 and -0
                     continue
-                other = judge_cell(
-                    sheet, step, cell, number, chains, values, origins.get(cell)
-                )  # fmt: skip
-                assert other.how != each.how, f"{step.name}{cell}: {each.printed.text} and {text}"
-        extend(sheet, chains, step, values, judged)
+                other = calculation.check_cell(step, cell, number, values, copied.get(cell))
+                assert other.text != each.text, f"{step.name}{cell}: {each.printed.text} and {text}"
+        calculation.add(step, values, verdicts)
 
 
 def other_digits(text: str) -> list[str]:
     """Every text with one digit raised or lowered by one."""
     return [
-        f"{text[:place]}{(int(digit) + change) % 10}{text[place + 1 :]}"
-        for place, digit in enumerate(text)
+        f"{text[:index]}{(int(digit) + change) % 10}{text[index + 1 :]}"
+        for index, digit in enumerate(text)
         if digit.isdigit()
         for change in (1, -1)
     ]
@@ -125,38 +118,38 @@ def changed(sheet, step_name, **changes):
 
 def test_a_claimed_verdict_that_is_not_so_is_an_error():
     sheet = load_shipped("softmax-11.7")
-    assert sheet.steps[0].verdict == (("truncated",),)
-    worked = work_through(changed(sheet, "weight", verdict=(("nearest",),)))
-    assert worked.complaints == ["weight[1]: the sheet claims 'nearest', it is 'truncated'"]
-    assert not worked.is_explained
+    assert sheet.steps[0].claimed == {(1, 1): "truncated"}
+    checked = check_sheet(changed(sheet, "weight", claimed={(1, 1): "nearest"}))
+    assert checked.errors == ["weight[1]: the sheet claims 'nearest', it is 'truncated'"]
+    assert not checked.is_explained
 
 
 def test_a_wrong_correction_and_a_slip_that_is_not_there_are_errors():
     sheet = load_shipped("self-attention-3x4")
     slip = sheet.slips[0]
     wrong = dataclasses.replace(sheet, slips=(dataclasses.replace(slip, right=("13",)),))
-    assert "slip 1: E[2,3]: right is 12, not 13" in work_through(wrong).complaints
+    assert "slip 1: E[2,3]: right is 12, not 13" in check_sheet(wrong).errors
     elsewhere = dataclasses.replace(
         sheet, slips=(*sheet.slips, dataclasses.replace(slip, number="99", cells=((1, 1),)))
     )
-    assert "slip 99: E[1,1] does not show it, it is 'agrees'" in work_through(elsewhere).complaints
+    assert "slip 99: E[1,1] does not show it, it is 'agrees'" in check_sheet(elsewhere).errors
 
 
 def test_a_slip_explains_the_number_that_it_names_and_no_other():
     sheet = load_shipped("self-attention-3x4")
     grid = [list(row) for row in next(step for step in sheet.steps if step.name == "E").printed]
     grid[1][2] = read_number("17")
-    worked = work_through(changed(sheet, "E", printed=tuple(map(tuple, grid))))
-    assert worked.counts()["unexplained"] > 0
+    checked = check_sheet(changed(sheet, "E", printed=tuple(map(tuple, grid))))
+    assert checked.counts()["unexplained"] > 0
 
 
-def test_another_road_that_leads_elsewhere_is_an_error():
+def test_another_formula_that_gives_something_else_is_an_error():
     sheet = load_shipped("mha-2")
     step = next(step for step in sheet.steps if step.name == "Y")
     assert [formula.text[:11] for formula in step.also] == ["our_layer(X", "torch_layer"]
     other = dataclasses.replace(step.compute, text="A", tree=step.also[0].tree.args[0])
-    worked = work_through(changed(sheet, "Y", also=(other,)))
-    assert any("leads elsewhere" in complaint for complaint in worked.complaints)
+    checked = check_sheet(changed(sheet, "Y", also=(other,)))
+    assert any("gives something else" in error for error in checked.errors)
 
 
 def test_the_model_of_lets_go_computes_the_sheets_vectors():
@@ -186,7 +179,7 @@ def test_only_a_sheet_with_a_model_gives_weights():
 
 
 def test_the_question_of_the_sheet_is_answered(works):
-    values = {each.step.name: each.values.exact.item() for each in works["positional-4d"].steps
+    values = {each.step.name: each.values["exact"].item() for each in works["positional-4d"].steps
               if each.step.name in ("PE33", "PE33_boxed")}  # fmt: skip
     assert values == {
         "PE33": pytest.approx(0.9995500337489875, abs=1e-15),  # cos 0.03

@@ -33,6 +33,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     form.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page; of all of them, with an index"
     )
+    form.add_argument(
+        "--weights", type=Path, metavar="FILE.safetensors",
+        help="write the weights of a sheet's model, for training.init_from",
+    )  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -42,16 +46,18 @@ def main(arguments: list[str]) -> int:
         raise UsageError("give the name of an example or --file, not both")
     if options.run and not (options.name or options.file):
         raise UsageError("--run goes with the name of a procedure, such as school")
+    if options.weights and not (options.name or options.file):
+        raise UsageError("--weights goes with the name of a sheet with a model, such as lets-go")
     if options.name and Path(options.name).is_file():
         raise UsageError(f"{options.name} is a file: check it with --file {options.name}")
 
     # torch takes seconds to load, so mistakes on the command line are found before
+    from minitransformer.checkpoint import tensor_bytes
     from minitransformer.worked import documents, pages, report
-    from minitransformer.worked import documents as latex
-    from minitransformer.worked.engine import work_through
+    from minitransformer.worked.engine import check_sheet
     from minitransformer.worked.operations import operations_text
     from minitransformer.worked.reader import SHIPPED, load_sheet, load_shipped
-    from minitransformer.worked.sheet_model import tensors_for
+    from minitransformer.worked.sheet_model import run_tensors, sheet_weights
 
     take_interrupts()
     if options.operations:
@@ -64,20 +70,25 @@ def main(arguments: list[str]) -> int:
         )
     if options.file or options.name:
         sheet = load_sheet(options.file) if options.file else load_shipped(options.name)
-        works = [work_through(sheet, tensors_for(sheet, options.run))]
-        shown = documents.sheet_json(works[0]) if options.json else report.sheet_text(works[0])
+        if options.weights:
+            tensors = {name: tensor.float() for name, tensor in sheet_weights(sheet).items()}
+            options.weights.write_bytes(tensor_bytes(tensors))
+            print(f"wrote {options.weights}")
+            return 0
+        checked = [check_sheet(sheet, run_tensors(sheet, options.run))]
+        shown = documents.sheet_json(checked[0]) if options.json else report.sheet_text(checked[0])
     else:
-        works = [work_through(load_shipped(name)) for name in SHIPPED]
-        shown = documents.list_json(works) if options.json else report.list_text(works)
+        checked = [check_sheet(load_shipped(name)) for name in SHIPPED]
+        shown = documents.list_json(checked) if options.json else report.list_text(checked)
     if options.markdown:
-        shown = "\n\n".join(documents.sheet_markdown(worked) for worked in works)
+        shown = "\n\n".join(documents.sheet_markdown(each) for each in checked)
     elif options.latex:
-        shown = latex.latex_document(works)
+        shown = documents.latex_document(checked)
     elif options.html:
-        options.html.write_text(pages.worked_page(works), encoding="utf-8", newline="\n")
+        options.html.write_text(pages.worked_page(checked), encoding="utf-8", newline="\n")
         shown = f"wrote {options.html}"
     print(shown)
-    return 0 if all(each.is_explained for each in works) else 1
+    return 0 if all(each.is_explained for each in checked) else 1
 
 
 if __name__ == "__main__":

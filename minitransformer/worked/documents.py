@@ -6,14 +6,15 @@ import re
 from typing import Any
 
 from minitransformer.worked.engine import (
+    CATEGORIES,
     NOT_RUN,
-    UNEXPLAINED,
-    VERDICTS,
-    Worked,
-    WorkedStep,
-    place_of,
+    CellVerdict,
+    CheckedSheet,
+    CheckedStep,
+    slip_order,
 )
 from minitransformer.worked.report import (
+    followers,
     heading,
     labelled,
     sheet_facts,
@@ -21,37 +22,38 @@ from minitransformer.worked.report import (
     step_notes,
     summary,
 )
-from minitransformer.worked.sheet import Judged, slip_order
+
+LATEX_HEAD = r"""% compile with xelatex or lualatex; other scripts need \setmainfont{...}
+\documentclass{article}
+\usepackage{amsmath,fontspec}
+\usepackage[margin=2cm]{geometry}
+\setcounter{MaxMatrixCols}{99}
+\begin{document}"""
+MAX_COLUMNS = 8  # of two matrices side by side
+LATEX_ESCAPES = {
+    "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+    "→": r"$\to$", "√": r"$\surd$", "·": r"$\cdot$", "ᵀ": r"$^T$", "…": r"\dots{}",
+    "×": r"$\times$", "<": r"$<$", ">": r"$>$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}  # fmt: skip
 
 
-def list_json(works: list[Worked]) -> str:
-    """One entry per sheet: the verdicts sum to `values`."""
-    return dumped([overview(worked) for worked in works if not worked.sheet.repeats])
+def list_json(checked: list[CheckedSheet]) -> str:
+    """Return one entry per sheet; the counts of its categories sum to `values`."""
+    return to_json([overview(each) for each in checked if not each.sheet.repeats])
 
 
-def overview(worked: Worked) -> dict[str, Any]:
-    counts = worked.counts()
-    return {
-        "id": worked.sheet.name,
-        "title": worked.sheet.title,
-        "values": counts.total(),
-        **{verdict: counts[verdict] for verdict in VERDICTS},
-        "slips": [int(slip.number) for slip in worked.sheet.slips],
-    }
-
-
-def sheet_json(worked: Worked) -> str:
-    """Everything about one sheet; `found` are the slips that it does not declare itself."""
-    sheet = worked.sheet
-    found = [each for each in labelled(worked) if each[2].kind == UNEXPLAINED]
-    return dumped(
+def sheet_json(checked: CheckedSheet) -> str:
+    """Return everything about a sheet; `found` are the slips that it does not declare itself."""
+    sheet = checked.sheet
+    return to_json(
         {
-            **overview(worked),
+            **overview(checked),
             "source": sheet.source,
             "conventions": sheet.conventions,
             "readings": sheet.readings,
             "given": sheet.given_text,
-            "steps": [step_json(each) for each in worked.steps],
+            "steps": [step_data(each) for each in checked.steps],
             "slips": [
                 {
                     "number": int(slip.number),
@@ -64,172 +66,153 @@ def sheet_json(worked: Worked) -> str:
                 for slip in sheet.slips
             ],
             "found": [
-                {
-                    "step": step,
-                    **value_json(judged),
-                    "follow": [
-                        name + at
-                        for name, at, other in labelled(worked)
-                        if other.kind == "follows" and step + place in other.causes
-                    ],
-                }
-                for step, place, judged in found
+                {"step": step, **cell_data(verdict), "follow": followers(checked, step + cell)}
+                for step, cell, verdict in labelled(checked)
+                if verdict.kind == "unexplained"
             ],
-            "complaints": worked.complaints,
+            "complaints": checked.errors,
         }
     )
 
 
-def step_json(each: WorkedStep) -> dict[str, Any]:
+def overview(checked: CheckedSheet) -> dict[str, Any]:
+    counts = checked.counts()
+    return {
+        "id": checked.sheet.name,
+        "title": checked.sheet.title,
+        "values": counts.total(),
+        **{category: counts[category] for category in CATEGORIES},
+        "slips": [int(slip.number) for slip in checked.sheet.slips],
+    }
+
+
+def step_data(each: CheckedStep) -> dict[str, Any]:
     step = each.step
-    exact = each.values.exact.tolist() if each.values else None
+    exact = each.values["exact"].tolist() if each.values else None
     return {
         "name": step.name,
-        "says": step.says or None,
+        "says": step.title or None,
         "formula": step.compute.text if step.compute else None,
-        "reprint": step.reprint,
-        "ours": exact and [[number_json(value) for value in row] for row in exact],
-        "printed": [value_json(judged) for judged in each.judged.values()],
+        "reprint": step.is_reprint,
+        "ours": exact and [[json_number(value) for value in row] for row in exact],
+        "printed": [cell_data(verdict) for verdict in each.verdicts.values()],
         "text": step.text or None,
-        "how": each.how or None,
+        "how": each.statement or None,
         "note": step.note or None,
     }
 
 
-def value_json(judged: Judged) -> dict[str, Any]:
+def cell_data(verdict: CellVerdict) -> dict[str, Any]:
     return {
-        "cell": judged.cell,
-        "printed": judged.printed.text,
-        "ours": None if judged.exact is None else number_json(judged.exact),
-        "verdict": judged.verdict,
-        "how": judged.how,
+        "cell": verdict.cell,
+        "printed": verdict.printed.text,
+        "ours": None if verdict.exact is None else json_number(verdict.exact),
+        "verdict": verdict.category,
+        "how": verdict.text,
     }
 
 
-def number_json(value: float) -> float | str:
+def json_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)  # JSON has no infinity
 
 
-def dumped(data: Any) -> str:
+def to_json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, indent=2)
 
 
-def sheet_markdown(worked: Worked) -> str:
-    """What is given, a table of the steps, and what there is to say about them."""
-    sheet = worked.sheet
+def sheet_markdown(checked: CheckedSheet) -> str:
+    """Return what is given, a table of the steps, and notes on them."""
+    sheet = checked.sheet
     lines = [f"## {sheet.title}", ""]
     lines += [f"Source: {sheet.source}", ""] if sheet.source else []
     lines += [f"- {fact}" for fact in sheet_facts(sheet)]
     lines += [f"- given {name} = {inline(rows)}" for name, rows in sheet.given_text.items()]
     lines += ["", "| step | formula | printed | ours | verdict |", "|---|---|---|---|---|"]
-    for each in worked.steps:
+    for each in checked.steps:
         step = each.step
+        printed = [[verdict.printed.text for verdict in row] for row in each.rows]
         cells = [
             heading(step),
             f"`{step.compute.text}`" if step.compute else "",
-            f"“{step.text}”" if step.text else inline(printed_rows(each)),
-            inline(shortened(each.values.exact)) if each.values else "",
-            verdicts(each) or each.how or "not printed",
+            f"“{step.text}”" if step.text else inline(printed),
+            inline(shortened(each.values["exact"])) if each.values else "",
+            verdicts_text(each) or each.statement or "not printed",
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     notes = [
-        f"- {step.name}: {note}"
-        for each in worked.steps
-        for step in [each.step]
-        for note in [*step_notes(worked, each), *([step.note] if step.note else [])]
+        f"- {each.step.name}: {note}"
+        for each in checked.steps
+        for note in step_notes(checked, each)
     ]
-    return "\n".join([*lines, "", *notes, "", *summary(worked).splitlines()])
+    return "\n".join([*lines, "", *notes, "", *summary(checked).splitlines()])
 
 
-def verdicts(each: WorkedStep) -> str:
-    """The verdicts of a step, each with its cells; a single one stands for all."""
+def verdicts_text(each: CheckedStep) -> str:
+    """Return the verdicts of a step, each with its cells; a single one is for all of them."""
     cells: dict[str, list[str]] = {}
-    for cell, judged in each.judged.items():
-        cells.setdefault(judged.how, []).append(place_of(cell, each.step))
+    for cell, verdict in each.verdicts.items():
+        cells.setdefault(verdict.text, []).append(each.step.cell_name(cell))
     if len(cells) == 1:
         return next(iter(cells))
-    return "; ".join(f"{how} {''.join(places)}" for how, places in cells.items())
-
-
-def printed_rows(each: WorkedStep) -> list[list[str]]:
-    return [[number.text for number in row] for row in each.step.printed or ()]
+    return "; ".join(f"{text} {''.join(names)}" for text, names in cells.items())
 
 
 def inline(rows: list[list[str]]) -> str:
-    """A matrix in one line."""
+    """Return a matrix in one line."""
     return "[" + "; ".join(", ".join(row) for row in rows) + "]" if rows else ""
 
 
-HEAD = r"""% compile with xelatex or lualatex; other scripts need \setmainfont{...}
-\documentclass{article}
-\usepackage{amsmath,fontspec}
-\usepackage[margin=2cm]{geometry}
-\setcounter{MaxMatrixCols}{99}
-\begin{document}"""
-WIDE = 8  # columns of two matrices that still stand side by side
+def latex_document(checked: list[CheckedSheet]) -> str:
+    """Return a complete document, a section per sheet."""
+    sections = [line for each in checked for line in latex_section(each)]
+    return "\n".join([LATEX_HEAD, *sections, r"\end{document}"])
 
 
-def latex_document(works: list[Worked]) -> str:
-    """A document of its own, a section per sheet."""
-    sections = [section for worked in works for section in latex_section(worked)]
-    return "\n".join([HEAD, *sections, r"\end{document}"])
-
-
-def latex_section(worked: Worked) -> list[str]:
-    sheet = worked.sheet
+def latex_section(checked: CheckedSheet) -> list[str]:
+    sheet = checked.sheet
     lines = [rf"\section*{{{latex(sheet.title)}}}"]
     lines += [rf"{latex(text)}\par" for text in [sheet.source, *sheet_facts(sheet)] if text]
     for name, rows in sheet.given_text.items():
         cells = [[latex_number(text) for text in row] for row in rows]
-        lines.append(rf"\[{matrix(latex_name(name), cells)}\]")
-    for each in worked.steps:
-        lines += latex_step(worked, each)
-    return [*lines, *(rf"{latex(line)}\par" for line in summary(worked).splitlines())]
+        lines.append(rf"\[{latex_matrix(f'given {latex(name)}', cells)}\]")
+    for each in checked.steps:
+        lines += latex_step(checked, each)
+    return [*lines, *(rf"{latex(line)}\par" for line in summary(checked).splitlines())]
 
 
-def latex_step(worked: Worked, each: WorkedStep) -> list[str]:
+def latex_step(checked: CheckedSheet, each: CheckedStep) -> list[str]:
     step = each.step
     lines = [rf"\paragraph{{{latex(heading(step))}}}"]
     if step.compute:
         lines.append(rf"\texttt{{{latex(step.compute.text)}}}")
     if step.text:
-        how = "" if each.how == NOT_RUN else f" ({each.how})"
-        lines.append(rf"``{latex(step.text)}''{latex(how)}")
-    parts, columns = [], 0
-    if step.printed is not None and each.judged:
-        rows = [
-            [latex_cell(each.judged[(r, c)]) for c, _ in enumerate(row, 1)]
-            for r, row in enumerate(step.printed, 1)
-        ]
-        parts.append(matrix("printed", rows))
-        columns += len(rows[0])
+        verdict = "" if each.statement == NOT_RUN else f" ({each.statement})"
+        lines.append(rf"``{latex(step.text)}''{latex(verdict)}")
+    matrices = {}
+    if step.printed:
+        matrices["printed"] = [[latex_cell(verdict) for verdict in row] for row in each.rows]
     if each.values is not None:
-        rows = [[latex_number(text) for text in row] for row in shortened(each.values.exact)]
-        parts.append(matrix("ours", rows))
-        columns += len(rows[0])
-    if parts and columns <= WIDE:
-        lines.append(r"\[" + r" \quad ".join(parts) + r"\]")
-    else:
-        lines += [rf"\[{part}\]" for part in parts]
-    notes = [*step_notes(worked, each), *([step.note] if step.note else [])]
-    return [*lines, *(rf"{latex(note)}\par" for note in notes)]
+        ours = shortened(each.values["exact"])
+        matrices["ours"] = [[latex_number(text) for text in row] for row in ours]
+    parts = [latex_matrix(name, rows) for name, rows in matrices.items()]
+    if parts and sum(len(rows[0]) for rows in matrices.values()) <= MAX_COLUMNS:
+        parts = [r" \quad ".join(parts)]
+    lines += [rf"\[{part}\]" for part in parts]
+    return [*lines, *(rf"{latex(note)}\par" for note in step_notes(checked, each))]
 
 
-def matrix(name: str, rows: list[list[str]]) -> str:
+def latex_matrix(name: str, rows: list[list[str]]) -> str:
     body = r" \\ ".join(" & ".join(row) for row in rows)
     return rf"\text{{{name}}}\ \begin{{bmatrix}} {body} \end{{bmatrix}}"
 
 
-def latex_cell(judged: Judged) -> str:
-    text = latex_number(judged.printed.text)
-    if judged.kind not in ("slip", "follows", "unexplained"):
+def latex_cell(verdict: CellVerdict) -> str:
+    """Return a printed number, underlined and with the numbers of its slips if it is wrong."""
+    text = latex_number(verdict.printed.text)
+    if verdict.kind not in ("slip", "follows", "unexplained"):
         return text
-    numbers = [each for each in sorted(judged.causes, key=slip_order) if each.isdecimal()]
+    numbers = [slip for slip in sorted(verdict.slips, key=slip_order) if slip.isdecimal()]
     return rf"\underline{{{text}}}" + (f"^{{({','.join(numbers)})}}" if numbers else "")
-
-
-def latex_name(name: str) -> str:
-    return f"given {latex(name)}"
 
 
 def latex_number(text: str) -> str:
@@ -240,11 +223,5 @@ def latex_number(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    """A text with LaTeX's own characters made harmless."""
-    escapes = {
-        "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-        "→": r"$\to$", "√": r"$\surd$", "·": r"$\cdot$", "ᵀ": r"$^T$", "…": r"\dots{}",
-        "×": r"$\times$", "<": r"$<$", ">": r"$>$",
-    }  # fmt: skip
-    escapes |= {character: f"\\{character}" for character in "&%$#_{}"}
-    return "".join(escapes.get(character, character) for character in text)
+    """Escape LaTeX's own characters."""
+    return "".join(LATEX_ESCAPES.get(character, character) for character in text)

@@ -1,216 +1,480 @@
-"""Run every step of a sheet through our own functions, and judge each printed number."""
+"""Compute every step of a sheet with our own functions, and explain each printed number."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from minitransformer.errors import SheetError
-from minitransformer.worked.formulas import evaluate, only_moves
-from minitransformer.worked.matrices import size
+from minitransformer.worked.formulas import evaluate
+from minitransformer.worked.operations import size
 from minitransformer.worked.sheet import (
+    RELATIVE_TOLERANCE,
     RULES,
-    SAME,
-    Causes,
     Cell,
-    Judged,
     Printed,
     Sheet,
     Slip,
     Step,
+    by_cell,
     is_rounded,
     is_same,
     read_number,
-    rounded,
+    rounded_like,
     shortest,
 )
-from minitransformer.worked.sheet_model import trace_sheet, traced
+from minitransformer.worked.sheet_model import select_tensor, trace_sheet
 
+CATEGORIES = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", "not_checkable",
+              "unexplained")  # fmt: skip
+NOT_RUN = "not run"  # a statement whose check needs a trained run
+FLOAT64_TOLERANCE = 1e-12  # between two formulas for the same numbers
+
+# Whoever works with rounded numbers is assumed to round to nearest before truncating.
+CANDIDATES = [
+    ("exact", ""), ("exact", "nearest"), ("exact", "half-down"),
+    ("printed", "nearest"), ("printed", "half-down"),
+    ("exact", "truncated"), ("printed", "truncated"),
+    ("hidden", "nearest"), ("hidden", "half-down"), ("hidden", "truncated"),
+    ("mended", "nearest"), ("mended", "half-down"), ("mended", "truncated"),
+    ("carried", "nearest"), ("carried", "half-down"), ("carried", "truncated"),
+    ("exact", "double-rounded"),
+]  # fmt: skip
+
+Kind = Literal["right", "slip", "follows", "not checkable", "unexplained"]
+SlipIds = frozenset[str]  # numbers of slips that a sheet declares, and cells such as E[2,3]
+NO_SLIPS: SlipIds = frozenset()
 Matrices = dict[str, Tensor]
 
 
-@dataclass
-class Chains:
-    """The chains up to some step, and what was found until then."""
+@dataclass(frozen=True)
+class CellVerdict:
+    """A printed number, our value, and what explains the number."""
 
-    exact: Matrices
-    printed: Matrices
-    mended: Matrices
-    carried: Matrices
-    hidden: Matrices
-    done: list[Step] = field(default_factory=list)
-    judged: dict[str, dict[Cell, Judged]] = field(default_factory=dict)
-    # For the printed and the mended chain, the slips behind each cell of each matrix.
-    causes: dict[str, dict[str, dict[Cell, Causes]]] = field(
-        default_factory=lambda: {"printed": {}, "mended": {}}
-    )
+    cell: Cell
+    printed: Printed
+    exact: float | None  # None where nothing can be computed
+    kind: Kind
+    variant: str = "exact"  # of the calculation, that gives the number
+    rounding: str = ""  # of its value; none where the number is the value
+    slips: SlipIds = NO_SLIPS  # that made the number wrong
+    earlier_slips: SlipIds = NO_SLIPS  # of a new slip: those behind what was right to print
+    is_scan: bool = False  # read from a damaged scan
 
     @property
-    def has_slips(self) -> bool:
-        return any(each.is_origin for cells in self.judged.values() for each in cells.values())
+    def text(self) -> str:
+        """The verdict and its reason in a few words, as sheets claim it."""
+        if self.kind == "right":
+            variant = "" if self.variant == "exact" else self.variant
+            words = ["scan" * self.is_scan, variant, self.rounding or "agrees"]
+        elif self.kind == "follows":
+            variant = "" if self.variant in ("exact", "printed") else self.variant
+            words = ["follows", self.slip_list("+"), variant, self.rounding]
+        else:
+            words = [self.kind, self.slip_list("+") if self.kind == "slip" else ""]
+        return " ".join(filter(None, words))
+
+    @property
+    def category(self) -> str:
+        """One of CATEGORIES."""
+        if self.kind == "right":
+            return "ocr" if self.is_scan else "rounded" if self.rounding else "agrees"
+        return {
+            "slip": "errata_origin", "follows": "errata_propagated",
+            "not checkable": "not_checkable", "unexplained": "unexplained",
+        }[self.kind]  # fmt: skip
+
+    @property
+    def is_new_slip(self) -> bool:
+        """Whether the number is wrong by itself and not because of an earlier one."""
+        return self.kind in ("slip", "unexplained")
+
+    def slip_list(self, separator: str) -> str:
+        """Return the slips that made the number wrong, in the order of their numbers."""
+        return separator.join(sorted(self.slips, key=slip_order))
+
+
+def slip_order(slip: str) -> tuple[int, str]:
+    return (int(slip), "") if slip.isdecimal() else (10**9, slip)
+
+
+Verdicts = dict[Cell, CellVerdict]
 
 
 @dataclass(frozen=True)
-class StepValues:
-    """What one step comes to on each chain."""
+class CheckedStep:
+    """A step with our values and a verdict on everything that it prints."""
 
-    exact: Tensor
-    printed: Tensor
-    mended: Tensor
-    carried: Tensor
-    hidden: Tensor | None
+    step: Step
+    values: Matrices | None  # by variant of the calculation
+    verdicts: Verdicts
+    statement: str = ""  # the verdict on a statement in words
 
-
-def new_chains(sheet: Sheet, run: Matrices | None) -> Chains:
-    given = {**sheet.given, **(run or {})}
-    return Chains(
-        exact=dict(given),
-        printed=dict(given),
-        mended=dict(given),
-        carried=dict(given),
-        hidden={**given, **sheet.hidden},
-    )
+    @property
+    def rows(self) -> list[list[CellVerdict]]:
+        """The verdicts in the rows that are printed."""
+        verdicts = iter(self.verdicts.values())
+        return [[next(verdicts) for _ in row] for row in self.step.printed]
 
 
-def step_values(sheet: Sheet, step: Step, chains: Chains) -> StepValues:
-    """Run a step's formula on every chain."""
-    return StepValues(
-        exact=value_of(sheet, step, chains.exact),
-        printed=value_of(sheet, step, chains.printed),
-        mended=value_of(sheet, step, chains.mended),
-        carried=value_of(sheet, step, chains.carried),
-        hidden=value_of(sheet, step, chains.hidden) if sheet.hidden else None,
-    )
+@dataclass(frozen=True)
+class CheckedSheet:
+    """A sheet with its verdicts; `errors` say where it is not what it claims to be."""
+
+    sheet: Sheet
+    steps: list[CheckedStep]
+    errors: list[str]
+
+    def counts(self, *, reprints: bool = False) -> Counter[str]:
+        """Count the numbers of each category, first prints or reprints."""
+        return Counter(
+            verdict.category
+            for each in self.steps
+            if each.step.is_reprint == reprints
+            for verdict in each.verdicts.values()
+        )
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether every number and every statement of the sheet is accounted for."""
+        return not self.errors and not any(
+            each.statement == "unexplained"
+            or any(verdict.kind == "unexplained" for verdict in each.verdicts.values())
+            for each in self.steps
+        )
 
 
-def value_of(sheet: Sheet, step: Step, matrices: Matrices) -> Tensor:
-    assert step.compute is not None
-    return evaluate(step.compute, matrices, f"{sheet.where}: step '{step.name}'")
+def check_sheet(sheet: Sheet, run: Matrices | None = None) -> CheckedSheet:
+    """Compute every step of a sheet with our own functions, and compare.
 
-
-def extend(
-    sheet: Sheet, chains: Chains, step: Step, values: StepValues, judged: dict[Cell, Judged]
-) -> None:
-    """Carry the chains past a judged step."""
-    printed, mended, carried = (
-        each.clone() for each in (values.printed, values.mended, values.carried)
-    )
-    causes: dict[str, dict[Cell, Causes]] = {"printed": {}, "mended": {}}
-    for cell, each in judged.items():
-        if each.printed.is_blank:
+    A procedure in words is checked with the tensors of a `run`, or else only read.
+    """
+    if sheet.run and run is None:
+        unchecked = [CheckedStep(step, None, {}, NOT_RUN) for step in sheet.steps]
+        return CheckedSheet(sheet, unchecked, errors=[])
+    calculation = Calculation(sheet, run)
+    traced = trace_sheet(sheet) if sheet.model else {}
+    steps: list[CheckedStep] = []
+    errors: list[str] = []
+    for step in sheet.steps:
+        values = calculation.values_of(step) if step.compute else None
+        verdicts = calculation.check(step, values)
+        statement = check_statement(sheet, step, calculation.matrices["exact"])
+        steps.append(CheckedStep(step, values, verdicts, statement))
+        errors += wrong_claims(step, verdicts, statement)
+        if values is None:
             continue
-        value = float(each.printed.value)
-        set_at(printed, cell, value)
-        # What the sheet's own numbers before it give, to as many digits as were printed.
-        right = rounded(at(values.printed, cell), each.printed, sheet.rounding)
-        set_at(mended, cell, right if each.is_origin else value)
-        if each.is_origin:
-            set_at(carried, cell, value)
-        causes["printed"][cell] = each.causes
-        causes["mended"][cell] = each.behind if each.is_origin else each.causes
-    for chain, value_then in (("printed", values.printed), ("mended", values.mended)):
-        unjudged = [cell for cell in cells_of(values.exact) if cell not in causes[chain]]
-        if unjudged and tainted_cells(step, chains, chain):  # not printed, or left empty
-            for cell in unjudged:
-                same = same_as(at(value_then, cell), cell)
-                causes[chain][cell] = slips_behind(sheet, step, chains, chain, same)
-        chains.causes[chain][step.name] = causes[chain]
-    chains.exact[step.name], chains.printed[step.name] = values.exact, printed
-    chains.mended[step.name], chains.carried[step.name] = mended, carried
-    if values.hidden is not None:
-        chains.hidden[step.name] = values.hidden
-    chains.judged[step.name] = judged
-    chains.done.append(step)
+        calculation.add(step, values, verdicts)
+        where = f"{sheet.where}: step '{step.name}'"
+        exact = calculation.matrices["exact"]
+        others = {formula.text: evaluate(formula, exact, where) for formula in step.also}
+        if step.traced:
+            others[step.traced] = select_tensor(traced, step.traced, where)
+        for name, other in others.items():
+            if not is_close(other, values["exact"]):
+                listed = [[float(shortest(value)) for value in row] for row in other.tolist()]
+                errors.append(f"{step.name}: {name} gives something else: {listed}")
+    return CheckedSheet(sheet, steps, errors + wrong_slips(sheet, steps))
 
 
-def slips_behind(
-    sheet: Sheet, step: Step, chains: Chains, chain: str, still_fits: Callable[[Tensor], bool]
-) -> Causes:
-    """The slips without which a step's value on a chain would have been another."""
-    matrices: Matrices = getattr(chains, chain)
-    tainted = tainted_cells(step, chains, chain)
+def is_close(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and torch.allclose(
+        first, second, rtol=FLOAT64_TOLERANCE, atol=FLOAT64_TOLERANCE
+    )
 
-    def without(slips: Causes) -> Tensor:
-        put_right = dict(matrices)
+
+def check_statement(sheet: Sheet, step: Step, matrices: Matrices) -> str:
+    """Return the verdict on a statement: by its check, or as claimed where there is none."""
+    if not step.text:
+        return ""
+    claimed = step.claimed.get((1, 1), "not checkable")
+    slip = next((slip for slip in sheet.slips if slip.step == step.name), None)
+    if step.check is None:  # read, not computed
+        is_slip = slip is not None and claimed == f"slip {slip.number}"
+        return claimed if is_slip or claimed == "scan" else "not checkable"
+    if evaluate(step.check, matrices, f"{sheet.where}: step '{step.name}'").all():
+        return claimed if claimed == "scan" else "agrees"
+    return f"slip {slip.number}" if slip else "unexplained"
+
+
+def wrong_claims(step: Step, verdicts: Verdicts, statement: str) -> list[str]:
+    """Return where a sheet claims another verdict than ours."""
+    if not step.claimed:
+        return []
+    claims = {
+        f"{step.name}{step.cell_name(cell)}": (step.claimed[cell], verdict.text)
+        for cell, verdict in verdicts.items()
+    }
+    if step.text:
+        claims[step.name] = (step.claimed[1, 1], statement)
+    return [
+        f"{name}: the sheet claims '{claimed}', it is '{found}'"
+        for name, (claimed, found) in claims.items()
+        if claimed != found
+    ]
+
+
+def wrong_slips(sheet: Sheet, steps: list[CheckedStep]) -> list[str]:
+    """Return which declared slips are not on the sheet, and which right values are not right."""
+    by_name = {each.step.name: each for each in steps}
+    errors = []
+    for slip in sheet.slips:
+        found = by_name[slip.step]
+        if not slip.cells and found.statement != f"slip {slip.number}":
+            errors.append(f"slip {slip.number}: {slip.step} does not show it")
+        # A slip in words has no cells; its right words are not computed.
+        for cell, right in zip(slip.cells, slip.right if slip.cells else (), strict=True):
+            verdict = found.verdicts[cell]
+            name = f"slip {slip.number}: {slip.step}{found.step.cell_name(cell)}"
+            if verdict.text != f"slip {slip.number}":
+                errors.append(f"{name} does not show it, it is '{verdict.text}'")
+                continue
+            number, exact = read_number(right), verdict.exact
+            assert exact is not None
+            if number is None or not (
+                is_same(number, exact) or is_rounded(number, exact, "nearest")
+            ):
+                errors.append(f"{name}: right is {shortest(exact)}, not {right}")
+    return errors
+
+
+class Calculation:
+    """A sheet calculated up to some step, in variants that differ in what a step goes on with.
+
+    exact: our values. printed: the printed numbers. mended: the printed numbers, but what should
+    have been printed instead of a slip. carried: our values, but slips as printed. hidden: our
+    values, from weights with more digits than were printed, for sheets that have those.
+    """
+
+    def __init__(self, sheet: Sheet, run: Matrices | None = None) -> None:
+        given = {**sheet.given, **(run or {})}
+        self.sheet = sheet
+        self.steps: list[Step] = []
+        self.verdicts: dict[str, Verdicts] = {}
+        self.matrices = {
+            variant: dict(given) for variant in ("exact", "printed", "mended", "carried")
+        }
+        if sheet.hidden:
+            self.matrices["hidden"] = {**given, **sheet.hidden}
+        self.new_slips: dict[tuple[str, Cell], CellVerdict] = {}  # by step and cell
+        # For two variants, the slips behind each cell of each matrix.
+        self.slips: dict[str, dict[str, dict[Cell, SlipIds]]] = {"printed": {}, "mended": {}}
+
+    def values_of(self, step: Step) -> Matrices:
+        """Compute a step in every variant."""
+        return {
+            variant: self.compute(step, matrices) for variant, matrices in self.matrices.items()
+        }
+
+    def compute(self, step: Step, matrices: Matrices) -> Tensor:
+        assert step.compute is not None
+        return evaluate(step.compute, matrices, f"{self.sheet.where}: step '{step.name}'")
+
+    def check(self, step: Step, values: Matrices | None) -> Verdicts:
+        """Explain every printed number of a step."""
+        if not step.printed:
+            return {}
+        if values is None:  # nothing to compute it from
+            return {
+                cell: CellVerdict(cell, number, None, "not checkable")
+                for cell, number in step.cells.items()
+            }
+        printed, ours = (len(step.printed), len(step.printed[0])), tuple(values["exact"].shape)
+        if printed != ours:
+            formula = step.compute.text if step.compute else ""
+            hint = "; it seems to be transposed" if printed == ours[::-1] else ""
+            raise SheetError(
+                f"{self.sheet.where}: step '{step.name}': printed is {printed[0]}×{printed[1]}, "
+                f"{formula} is {size(values['exact'])}{hint}"
+            )
+        copied = self.copied_cells(step) if step.is_reprint else {}
+        return {
+            cell: self.check_cell(step, cell, number, values, copied.get(cell))
+            for cell, number in step.cells.items()
+        }
+
+    def check_cell(
+        self,
+        step: Step,
+        cell: Cell,
+        printed: Printed,
+        values: Matrices,
+        copied: CellVerdict | None = None,
+    ) -> CellVerdict:
+        """Explain one printed number; `copied` is the earlier print that a reprint copies."""
+        exact = at(values["exact"], cell)
+        is_scan = cell in step.scans
+        if cell in step.uncheckable or printed.is_blank:
+            return CellVerdict(cell, printed, exact, "not checkable")
+        if copied is not None and copied.printed.value == printed.value and not is_scan:
+            # A copied slip is the same slip; the copy of an undeclared one follows from it.
+            if copied.kind == "unexplained":
+                copied = replace(copied, kind="follows", rounding="nearest")
+            return replace(copied, cell=cell, printed=printed, exact=exact, is_scan=False)
+        for variant, rounding in self.candidates():
+            value = at(values[variant], cell)
+            if is_rounded(printed, value, rounding) if rounding else is_same(printed, value):
+                slips = self.slips_behind(step, variant, rounds_to(printed, cell, rounding))
+                kind: Kind = "follows" if slips else "right"
+                return CellVerdict(
+                    cell, printed, exact, kind, variant, rounding, slips, is_scan=is_scan
+                )
+        is_expected = is_value(at(values["printed"], cell), cell)
+        earlier = self.slips_behind(step, "printed", is_expected)
+        if slip := self.declared_slip(step, cell, printed):
+            slips, kind = SlipIds([slip.number]), "slip"
+        else:
+            slips, kind = SlipIds([f"{step.name}{step.cell_name(cell)}"]), "unexplained"
+        return CellVerdict(cell, printed, exact, kind, slips=slips, earlier_slips=earlier)
+
+    def candidates(self) -> list[tuple[str, str]]:
+        """Return the variants and roundings to try, in this order; the first that fits counts."""
+        variants = {"exact", "hidden"} if self.sheet.hidden else {"exact", "printed"}
+        if self.new_slips and not self.sheet.hidden:
+            variants |= {"mended", "carried"}
+        roundings = ("", *RULES[self.sheet.rounding])
+        return [each for each in CANDIDATES if each[0] in variants and each[1] in roundings]
+
+    def declared_slip(self, step: Step, cell: Cell, printed: Printed) -> Slip | None:
+        """Return the slip that the sheet declares for this very number at this cell."""
+        for slip in self.sheet.slips:
+            if slip.step != step.name or cell not in slip.cells:
+                continue
+            index = slip.cells.index(cell)
+            wrote = read_number(slip.wrote[index])
+            if wrote is None or wrote.value != printed.value:
+                continue
+            if slip.reproduced is None:
+                return slip
+            where = f"{self.sheet.where}: slip {slip.number}: as"
+            reproduced = evaluate(slip.reproduced, self.matrices["printed"], where)
+            if reproduced.shape[0] != 1 or reproduced.shape[1] < len(slip.cells):
+                raise SheetError(f"{where}: is {size(reproduced)}, for {len(slip.cells)} cells")
+            value = float(reproduced[0, index])
+            if is_same(printed, value) or any(
+                is_rounded(printed, value, rounding) for rounding in RULES["any"]
+            ):
+                return slip
+        return None
+
+    def copied_cells(self, step: Step) -> Verdicts:
+        """Return, for each cell of a reprint, the verdict on the print that it copies."""
+        assert step.compute is not None
+        if not step.compute.only_rearranges:  # numbers that this sheet did not print before
+            return {}
+        exact = self.matrices["exact"]
+        numbered: Matrices = {}
+        prints: list[CellVerdict | None] = []
+        for name in step.compute.names:
+            numbered[name] = torch.zeros_like(exact[name])
+            for cell in cells_of(exact[name]):
+                set_at(numbered[name], cell, len(prints))
+                prints.append(self.verdicts.get(name, {}).get(cell))
+        moved = self.compute(step, numbered)
+        origins = {cell: prints[int(at(moved, cell))] for cell in cells_of(moved)}
+        return {cell: origin for cell, origin in origins.items() if origin is not None}
+
+    def slips_behind(
+        self, step: Step, variant: str, still_fits: Callable[[Tensor], bool]
+    ) -> SlipIds:
+        """Return the slips without which a value would not fit; all, if none alone decides it."""
+        without: Callable[[SlipIds], Tensor]
+        if variant == "carried":
+            slips = NO_SLIPS.union(*(verdict.slips for verdict in self.new_slips.values()))
+            without = partial(self.carried_value_without, step)
+        elif variant in self.slips:
+            slips = NO_SLIPS.union(*self.tainted_cells(step, variant).values())
+            without = partial(self.value_without, step, variant)
+        else:
+            return NO_SLIPS
+        if not slips or still_fits(without(slips)):
+            return NO_SLIPS
+        return SlipIds(each for each in slips if not still_fits(without(SlipIds([each])))) or slips
+
+    def value_without(self, step: Step, variant: str, slips: SlipIds) -> Tensor:
+        """Compute a step in a variant, from our values where some slips spoiled what it reads."""
+        matrices = dict(self.matrices[variant])
+        tainted = self.tainted_cells(step, variant)
         for name in {name for name, _ in tainted}:
-            put_right[name] = matrices[name].clone()
+            matrices[name] = matrices[name].clone()
         for (name, cell), behind in tainted.items():
             if behind & slips:
-                set_at(put_right[name], cell, at(chains.exact[name], cell))
-        return value_of(sheet, step, put_right)
+                set_at(matrices[name], cell, at(self.matrices["exact"][name], cell))
+        return self.compute(step, matrices)
 
-    return blamed(Causes().union(*tainted.values()), without, still_fits)
+    def tainted_cells(self, step: Step, variant: str) -> dict[tuple[str, Cell], SlipIds]:
+        """Return what a step reads that goes back to slips."""
+        assert step.compute is not None
+        return {
+            (name, cell): slips
+            for name in step.compute.names
+            for cell, slips in self.slips[variant].get(name, {}).items()
+            if slips
+        }
+
+    def carried_value_without(self, step: Step, slips: SlipIds) -> Tensor:
+        """Compute a step and all before it, going on with slips as printed but for some."""
+        matrices = dict(self.matrices["exact"])
+        for earlier in self.steps:
+            matrices[earlier.name] = self.compute(earlier, matrices).clone()
+            for (name, cell), verdict in self.new_slips.items():
+                if name == earlier.name and not verdict.slips & slips:
+                    set_at(matrices[name], cell, float(verdict.printed.value))
+        return self.compute(step, matrices)
+
+    def add(self, step: Step, values: Matrices, verdicts: Verdicts) -> None:
+        """Continue every variant with a checked step."""
+        printed, mended, carried = (
+            values[variant].clone() for variant in ("printed", "mended", "carried")
+        )
+        slips: dict[str, dict[Cell, SlipIds]] = {"printed": {}, "mended": {}}
+        for cell, verdict in verdicts.items():
+            if verdict.printed.is_blank:
+                continue
+            is_new = verdict.is_new_slip
+            value = float(verdict.printed.value)
+            # What the sheet's own numbers before it give, to as many digits as were printed.
+            right = rounded_like(verdict.printed, at(values["printed"], cell), self.sheet.rounding)
+            set_at(printed, cell, value)
+            set_at(mended, cell, right if is_new else value)
+            if is_new:
+                set_at(carried, cell, value)
+                self.new_slips[step.name, cell] = verdict
+            slips["printed"][cell] = verdict.slips
+            slips["mended"][cell] = verdict.earlier_slips if is_new else verdict.slips
+        for variant in ("printed", "mended"):
+            # Cells that were not printed, or left empty
+            silent = [cell for cell in cells_of(values["exact"]) if cell not in slips[variant]]
+            if silent and self.tainted_cells(step, variant):
+                for cell in silent:
+                    same = is_value(at(values[variant], cell), cell)
+                    slips[variant][cell] = self.slips_behind(step, variant, same)
+            self.slips[variant][step.name] = slips[variant]
+        self.matrices["printed"][step.name] = printed
+        self.matrices["mended"][step.name] = mended
+        self.matrices["carried"][step.name] = carried
+        for variant in values.keys() & {"exact", "hidden"}:
+            self.matrices[variant][step.name] = values[variant]
+        self.verdicts[step.name] = verdicts
+        self.steps.append(step)
 
 
-def tainted_cells(step: Step, chains: Chains, chain: str) -> dict[tuple[str, Cell], Causes]:
-    """What a step reads that goes back to slips."""
-    assert step.compute is not None
-    return {
-        (name, cell): causes
-        for name in step.compute.names
-        for cell, causes in chains.causes[chain].get(name, {}).items()
-        if causes
-    }
+def is_value(value: float, cell: Cell) -> Callable[[Tensor], bool]:
+    """Return a function that tests whether a matrix has this value at a cell."""
+    return lambda tensor: abs(at(tensor, cell) - value) <= RELATIVE_TOLERANCE * abs(value)
 
 
-def slips_carried(
-    sheet: Sheet, step: Step, chains: Chains, still_fits: Callable[[Tensor], bool]
-) -> Causes:
-    """The same for the carried chain, on which every earlier step is computed once more."""
-    origins = {
-        (name, cell): each
-        for name, cells in chains.judged.items()
-        for cell, each in cells.items()
-        if each.is_origin
-    }
-
-    def without(slips: Causes) -> Tensor:
-        matrices = dict(chains.exact)
-        for earlier in chains.done:
-            matrices[earlier.name] = value_of(sheet, earlier, matrices).clone()
-            for (name, cell), each in origins.items():
-                if name == earlier.name and not each.causes & slips:
-                    set_at(matrices[name], cell, float(each.printed.value))
-        return value_of(sheet, step, matrices)
-
-    return blamed(Causes().union(*(each.causes for each in origins.values())), without, still_fits)
-
-
-def blamed(
-    causes: Causes, without: Callable[[Causes], Tensor], still_fits: Callable[[Tensor], bool]
-) -> Causes:
-    """The slips that change a value by themselves; all of them where only together they do."""
-    if not causes or still_fits(without(causes)):
-        return Causes()
-    return Causes(each for each in causes if not still_fits(without(Causes([each])))) or causes
-
-
-def copied_cells(sheet: Sheet, step: Step, chains: Chains) -> dict[Cell, Judged]:
-    """For each cell of a reprint, the print that it copies."""
-    assert step.compute is not None
-    if not only_moves(step.compute):  # of a number that this sheet did not print before
-        return {}
-    numbered: Matrices = {}
-    prints: list[Judged | None] = []
-    for name in step.compute.names:
-        numbered[name] = torch.zeros_like(chains.exact[name])
-        for cell in cells_of(numbered[name]):
-            set_at(numbered[name], cell, len(prints))
-            prints.append(chains.judged.get(name, {}).get(cell))
-    moved = value_of(sheet, step, numbered)
-    origins = {cell: prints[int(at(moved, cell))] for cell in cells_of(moved)}
-    return {cell: origin for cell, origin in origins.items() if origin is not None}
+def rounds_to(printed: Printed, cell: Cell, rounding: str) -> Callable[[Tensor], bool]:
+    """Return a function that tests whether a matrix's value at a cell is printed like this."""
+    return lambda tensor: is_rounded(printed, at(tensor, cell), rounding)
 
 
 def cells_of(tensor: Tensor) -> list[Cell]:
-    rows, columns = tensor.shape
-    return [(row, column) for row in range(1, rows + 1) for column in range(1, columns + 1)]
-
-
-def same_as(value: float, cell: Cell) -> Callable[[Tensor], bool]:
-    return lambda tensor: abs(at(tensor, cell) - value) <= SAME * abs(value)
+    return list(by_cell(tensor.tolist()))
 
 
 def at(tensor: Tensor, cell: Cell) -> float:
@@ -219,281 +483,3 @@ def at(tensor: Tensor, cell: Cell) -> float:
 
 def set_at(tensor: Tensor, cell: Cell, value: float) -> None:
     tensor[cell[0] - 1, cell[1] - 1] = value
-
-
-NOT_CHECKABLE, UNEXPLAINED = "not checkable", "unexplained"
-
-
-def judge_step(
-    sheet: Sheet, step: Step, chains: Chains, values: StepValues | None
-) -> dict[Cell, Judged]:
-    """Judge every printed number of a step."""
-    if step.printed is None:
-        return {}
-    if values is None:  # nothing to compute it from
-        return {cell: Judged(cell, each, None, NOT_CHECKABLE) for cell, each in prints_of(step)}
-    printed, own = (len(step.printed), len(step.printed[0])), tuple(values.exact.shape)
-    if printed != own:
-        formula = step.compute.text if step.compute else ""
-        turned = "; it seems to be transposed" if printed == own[::-1] else ""
-        raise SheetError(
-            f"{sheet.where}: step '{step.name}': printed is {printed[0]}×{printed[1]}, "
-            f"{formula} is {size(values.exact)}{turned}"
-        )
-    origins = copied_cells(sheet, step, chains) if step.reprint else {}
-    return {
-        cell: judge_cell(sheet, step, cell, each, chains, values, origins.get(cell))
-        for cell, each in prints_of(step)
-    }
-
-
-def prints_of(step: Step) -> Iterator[tuple[Cell, Printed]]:
-    for at_row, row in enumerate(step.printed or (), start=1):
-        for at_column, each in enumerate(row, start=1):
-            yield (at_row, at_column), each
-
-
-def judge_cell(
-    sheet: Sheet,
-    step: Step,
-    cell: Cell,
-    printed: Printed,
-    chains: Chains,
-    values: StepValues,
-    origin: Judged | None = None,
-) -> Judged:
-    """Judge one printed number; `origin` is the earlier print that a reprint copies."""
-    exact = at(values.exact, cell)
-    is_scan = cell in step.scans
-    if cell in step.uncheckable or printed.is_blank:
-        return Judged(cell, printed, exact, NOT_CHECKABLE)
-    if origin is not None and origin.printed.value == printed.value and not is_scan:
-        # A slip that is copied is the same slip; on an unannounced one, the copy follows.
-        kind = "follows" if origin.kind == UNEXPLAINED else origin.kind
-        rounding = "nearest" if origin.kind == UNEXPLAINED else origin.rounding
-        return Judged(
-            cell, printed, exact, kind, origin.chain, rounding, origin.causes, origin.behind
-        )
-    for chain, rounding in fits_in_order(sheet, values, chains):
-        tensor: Tensor = getattr(values, chain)
-        value = at(tensor, cell)
-        is_it = is_rounded(printed, value, rounding) if rounding else is_same(printed, value)
-        if is_it:
-            causes = causes_of(sheet, step, cell, printed, chains, chain, rounding)
-            kind = "follows" if causes else "right"
-            return Judged(cell, printed, exact, kind, chain, rounding, causes, is_scan=is_scan)
-    same = same_as(at(values.printed, cell), cell)
-    behind = slips_behind(sheet, step, chains, "printed", same)
-    if slip := slip_at(sheet, step.name, cell, printed, chains):
-        return Judged(cell, printed, exact, "slip", causes=Causes([slip.number]), behind=behind)
-    label = f"{step.name}{place_of(cell, step)}"
-    return Judged(cell, printed, exact, UNEXPLAINED, causes=Causes([label]), behind=behind)
-
-
-def fits_in_order(sheet: Sheet, values: StepValues, chains: Chains) -> Iterator[tuple[str, str]]:
-    """Chains and roundings in the order in which they are tried; the first that fits is it."""
-    yield "exact", ""
-    # Whoever works with rounded numbers rounds to nearest before anybody cuts.
-    order = [("exact", "nearest"), ("exact", "half-down")]
-    if values.hidden is None:
-        order += [("printed", "nearest"), ("printed", "half-down"), ("exact", "truncated"),
-                  ("printed", "truncated")]  # fmt: skip
-        if chains.has_slips:
-            order += [(chain, rounding) for chain in ("mended", "carried")
-                      for rounding in ("nearest", "half-down", "truncated")]  # fmt: skip
-    else:
-        order += [("exact", "truncated"), ("hidden", "nearest"), ("hidden", "half-down"),
-                  ("hidden", "truncated")]  # fmt: skip
-    order.append(("exact", "double-rounded"))
-    yield from (each for each in order if each[1] in RULES[sheet.rounding])
-
-
-def causes_of(
-    sheet: Sheet,
-    step: Step,
-    cell: Cell,
-    printed: Printed,
-    chains: Chains,
-    chain: str,
-    rounding: str,
-) -> Causes:
-    """The slips without which a number would have been printed otherwise."""
-
-    def still_fits(tensor: Tensor) -> bool:
-        return is_rounded(printed, at(tensor, cell), rounding)
-
-    if chain in ("exact", "hidden"):
-        return Causes()
-    if chain == "carried":
-        return slips_carried(sheet, step, chains, still_fits)
-    return slips_behind(sheet, step, chains, chain, still_fits)
-
-
-def slip_at(sheet: Sheet, step: str, cell: Cell, printed: Printed, chains: Chains) -> Slip | None:
-    """The slip that explains a wrong number: it names the cell and the very number."""
-    for slip in sheet.slips:
-        if slip.step != step or cell not in slip.cells:
-            continue
-        number = slip.cells.index(cell)
-        wrote = read_number(slip.wrote[number])
-        if wrote is None or wrote.value != printed.value:
-            continue
-        if slip.reproduced is None:
-            return slip
-        where = f"{sheet.where}: slip {slip.number}: as"
-        again = evaluate(slip.reproduced, chains.printed, where)
-        if again.shape[0] != 1 or again.shape[1] < len(slip.cells):
-            raise SheetError(f"{where}: is {size(again)}, for {len(slip.cells)} cells")
-        value = at(again, (1, number + 1))
-        if is_same(printed, value) or any(
-            is_rounded(printed, value, rounding) for rounding in RULES["any"]
-        ):
-            return slip
-    return None
-
-
-def place_of(cell: Cell, step: Step) -> str:
-    """A cell as people write it: [2,3], or [3] in a single row."""
-    single = step.printed is not None and len(step.printed) == 1
-    return f"[{cell[1]}]" if single else f"[{cell[0]},{cell[1]}]"
-
-
-VERDICTS = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", "not_checkable",
-            "unexplained")  # fmt: skip
-NOT_RUN = "not run"  # a statement whose check wants a trained run
-SAME_ROAD = 1e-12  # two roads through float64 to the same number
-
-
-@dataclass(frozen=True)
-class WorkedStep:
-    """A step with our values and a verdict on everything it prints."""
-
-    step: Step
-    values: StepValues | None
-    judged: dict[Cell, Judged]
-    how: str = ""  # the verdict on a statement in words
-
-
-@dataclass(frozen=True)
-class Worked:
-    """A sheet that was worked through; `complaints` say where it is not what it claims to be."""
-
-    sheet: Sheet
-    steps: list[WorkedStep]
-    complaints: list[str]
-
-    def counts(self, *, reprints: bool = False) -> Counter[str]:
-        """How many numbers got each verdict, first prints or reprints."""
-        return Counter(
-            judged.verdict
-            for each in self.steps
-            if each.step.reprint == reprints
-            for judged in each.judged.values()
-        )
-
-    @property
-    def is_explained(self) -> bool:
-        """Is every number and every word of the sheet accounted for?"""
-        return not self.complaints and not any(
-            each.how == UNEXPLAINED or any(j.how == UNEXPLAINED for j in each.judged.values())
-            for each in self.steps
-        )
-
-
-def work_through(sheet: Sheet, run: dict[str, Tensor] | None = None) -> Worked:
-    """Run every step of a sheet through our own functions, and compare.
-
-    A procedure in words is worked through on the tensors of a `run`, or else only read.
-    """
-    chains = new_chains(sheet, run)
-    if sheet.run and run is None:
-        return Worked(sheet, [WorkedStep(step, None, {}, NOT_RUN) for step in sheet.steps], [])
-    tensors = trace_sheet(sheet) if sheet.model else {}
-    steps: list[WorkedStep] = []
-    complaints: list[str] = []
-    for step in sheet.steps:
-        values = step_values(sheet, step, chains) if step.compute else None
-        judged = judge_step(sheet, step, chains, values)
-        how = judge_words(sheet, step, chains.exact)
-        steps.append(WorkedStep(step, values, judged, how))
-        complaints += other_verdicts(step, judged, how)
-        if values is None:
-            continue
-        extend(sheet, chains, step, values, judged)
-        where = f"{sheet.where}: step '{step.name}'"
-        roads = {formula.text: evaluate(formula, chains.exact, where) for formula in step.also}
-        if step.traced:
-            roads[step.traced] = traced(tensors, step.traced, where)
-        complaints += [
-            f"{step.name}: {road} leads elsewhere, to {listed(value)}"
-            for road, value in roads.items()
-            if not is_same_matrix(value, values.exact)
-        ]
-    return Worked(sheet, steps, complaints + wrong_corrections(sheet, steps))
-
-
-def judge_words(sheet: Sheet, step: Step, exact: dict[str, Tensor]) -> str:
-    """The verdict on a statement: by its check, or as declared where nothing can be computed."""
-    if not step.text:
-        return ""
-    declared = step.verdict[0][0] if step.verdict else NOT_CHECKABLE
-    slip = next((slip for slip in sheet.slips if slip.step == step.name), None)
-    if step.check is None:  # read, not computed
-        is_slip = slip is not None and declared == f"slip {slip.number}"
-        return declared if is_slip or declared == "scan" else NOT_CHECKABLE
-    holds = bool(evaluate(step.check, exact, f"{sheet.where}: step '{step.name}'").all())
-    if holds:
-        return declared if declared == "scan" else "agrees"
-    return f"slip {slip.number}" if slip else UNEXPLAINED
-
-
-def other_verdicts(step: Step, judged: dict[Cell, Judged], how: str) -> list[str]:
-    """Where a sheet claims another verdict than its numbers have."""
-    if not step.verdict:
-        return []
-    claims = {
-        f"{step.name}{place_of(cell, step)}": (step.verdict[cell[0] - 1][cell[1] - 1], each.how)
-        for cell, each in judged.items()
-    }
-    if step.text:
-        claims[step.name] = (step.verdict[0][0], how)
-    return [
-        f"{place}: the sheet claims '{claimed}', it is '{found}'"
-        for place, (claimed, found) in claims.items()
-        if claimed != found
-    ]
-
-
-def wrong_corrections(sheet: Sheet, steps: list[WorkedStep]) -> list[str]:
-    """Slips that nothing on the sheet shows, or whose right value is not right."""
-    by_name = {each.step.name: each for each in steps}
-    complaints = []
-    for slip in sheet.slips:
-        found = by_name[slip.step]
-        if not slip.cells and found.how != f"slip {slip.number}":
-            complaints.append(f"slip {slip.number}: {slip.step} does not show it")
-        # A slip in words has no cells; its right words are not computed.
-        for cell, right in zip(slip.cells, slip.right if slip.cells else (), strict=True):
-            judged = found.judged[cell]
-            place = f"slip {slip.number}: {slip.step}{place_of(cell, found.step)}"
-            if judged.how != f"slip {slip.number}":
-                complaints.append(f"{place} does not show it, it is '{judged.how}'")
-                continue
-            number = read_number(right)
-            exact = judged.exact
-            assert exact is not None
-            if number is None or not (
-                is_same(number, exact) or is_rounded(number, exact, "nearest")
-            ):
-                complaints.append(f"{place}: right is {shortest(exact)}, not {right}")
-    return complaints
-
-
-def is_same_matrix(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and torch.allclose(
-        first, second, rtol=SAME_ROAD, atol=SAME_ROAD
-    )
-
-
-def listed(values: Tensor) -> str:
-    return str([[float(shortest(value)) for value in row] for row in values.tolist()])

@@ -1,34 +1,36 @@
 """A sheet's formulas: calls of named operations on named matrices, such as dot_scores(Q, K)."""
 
 import ast
-import inspect
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from minitransformer.errors import SheetError, did_you_mean
-from minitransformer.worked.matrices import matrix, size
-from minitransformer.worked.operations import MOVES, OPERATIONS
+from minitransformer.worked.operations import OPERATIONS, REARRANGING, matrix, size
 
-LONGEST_FORMULA = 500  # characters; a line of a sheet, not a program
-MOST_NAMES = 12  # that an error message lists
+MAX_CHARACTERS = 500  # a line of a sheet, not a program
+MAX_LISTED_NAMES = 12  # in an error message
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula that was read: its text, its syntax tree, and the matrices it needs."""
+    """A parsed formula: its text, its syntax tree, and the matrices that it names."""
 
     text: str
     tree: ast.expr
     names: tuple[str, ...]
 
+    @property
+    def only_rearranges(self) -> bool:
+        """Whether the formula moves numbers without changing any."""
+        calls = [node.func for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        return all(isinstance(name, ast.Name) and name.id in REARRANGING for name in calls)
+
 
 def read_formula(text: str, where: str) -> Formula:
-    """Read a formula; nothing but calls, names and numbers is allowed in it."""
-    if len(text) > LONGEST_FORMULA:
+    """Parse a formula; nothing but calls, names and numbers is allowed in it."""
+    if len(text) > MAX_CHARACTERS:
         raise SheetError(f"{where}: a formula of {len(text):,} characters is too long")
     try:
         with warnings.catch_warnings():
@@ -42,7 +44,7 @@ def read_formula(text: str, where: str) -> Formula:
 
 
 def names_in(node: ast.expr) -> tuple[str, ...]:
-    """The matrices that a formula names, each once, in order; ValueError for what is no formula."""
+    """Return the matrices that a formula names, each once, in order; refuse everything else."""
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
@@ -52,34 +54,29 @@ def names_in(node: ast.expr) -> tuple[str, ...]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         operation = node.func.id
         if operation not in OPERATIONS:
-            meant = did_you_mean(operation, OPERATIONS) or " (--operations lists them)"
-            raise ValueError(f"there is no operation '{operation}'{meant}")
-        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
-        return tuple(dict.fromkeys(name for part in parts for name in names_in(part)))
-    shown = ast.unparse(node)[:40]
+            hint = did_you_mean(operation, OPERATIONS) or " (--operations lists them)"
+            raise ValueError(f"there is no operation '{operation}'{hint}")
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        return tuple(dict.fromkeys(name for part in arguments for name in names_in(part)))
+    source = ast.unparse(node)[:40]
     if isinstance(node, ast.BinOp):
         raise ValueError(
-            f"'{shown}' is written with an operation: times(A, B) for matrices, product(A, B) "
+            f"'{source}' is written with an operation: times(A, B) for matrices, product(A, B) "
             "number by number, plus(A, B), difference(A, B), dot_scores(Q, K) for Q Kᵀ"
         )
-    raise ValueError(f"'{shown}' is neither a call, a name nor a number")
-
-
-def only_moves(formula: Formula) -> bool:
-    """Does a formula put numbers elsewhere without changing any?"""
-    calls = [node.func for node in ast.walk(formula.tree) if isinstance(node, ast.Call)]
-    return all(isinstance(name, ast.Name) and name.id in MOVES for name in calls)
+    raise ValueError(f"'{source}' is neither a call, a name nor a number")
 
 
 def evaluate(formula: Formula, matrices: dict[str, Tensor], where: str) -> Tensor:
-    """What a formula comes to, in float64, as a matrix; a vector is a matrix of one row."""
+    """Compute a formula in float64, as a matrix; a vector is a matrix of one row."""
     for name in formula.names:
         if name not in matrices:
             raise SheetError(f"{where}: {formula.text}: {unknown_name(name, matrices)}")
     try:
-        value = matrix(value_of(formula.tree, matrices))
+        value = matrix(evaluate_node(formula.tree, matrices))
     except ValueError as error:
-        raise SheetError(f"{where}: {formula.text}: {error}") from None
+        reason = str(error).splitlines()[0]
+        raise SheetError(f"{where}: {formula.text}: {reason}") from None
     except (TypeError, RuntimeError, IndexError, AttributeError, KeyError, OverflowError) as error:
         shapes = ", ".join(f"{name} is {size(matrices[name])}" for name in formula.names)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -87,36 +84,29 @@ def evaluate(formula: Formula, matrices: dict[str, Tensor], where: str) -> Tenso
             f"{where}: {formula.text} does not work{': ' * bool(shapes)}{shapes} ({reason})"
         ) from None
     if not value.numel():
-        raise SheetError(f"{where}: {formula.text}: nothing comes out of it")
+        raise SheetError(f"{where}: {formula.text}: the result is empty")
     return value
 
 
 def unknown_name(name: str, matrices: dict[str, Tensor]) -> str:
     if name in ("true", "false"):
         return f"write {name.title()}, with a capital"
-    known = ", ".join(matrices) if len(matrices) <= MOST_NAMES else ""
-    listed = f" (there: {known})" if known else ""
+    listed = f" (there: {', '.join(matrices)})" if 0 < len(matrices) <= MAX_LISTED_NAMES else ""
     return (
         f"no matrix '{name}'{did_you_mean(name, matrices)}; it is neither given nor an earlier "
         f"step{listed}"
     )
 
 
-def value_of(node: ast.expr, matrices: dict[str, Tensor]) -> Any:
+def evaluate_node(node: ast.expr, matrices: dict[str, Tensor]) -> Tensor | str:
     if isinstance(node, ast.Name):
         return matrices[node.id]
     if isinstance(node, ast.Constant):
-        return node.value
+        return node.value if isinstance(node.value, str) else matrix(node.value)
     if isinstance(node, ast.UnaryOp):
-        return -value_of(node.operand, matrices)
+        return -matrix(evaluate_node(node.operand, matrices))
     assert isinstance(node, ast.Call)
     assert isinstance(node.func, ast.Name)
-    operation = OPERATIONS[node.func.id]
-    values = [value_of(part, matrices) for part in node.args]
-    options = {str(each.arg): value_of(each.value, matrices) for each in node.keywords}
-    try:
-        inspect.signature(operation.function).bind(*values, **options)
-    except TypeError:
-        raise ValueError(f"write it as {operation.usage}") from None
-    with torch.no_grad():
-        return matrix(operation.function(*values, **options))
+    values = [evaluate_node(argument, matrices) for argument in node.args]
+    options = {str(each.arg): evaluate_node(each.value, matrices) for each in node.keywords}
+    return OPERATIONS[node.func.id](*values, **options)

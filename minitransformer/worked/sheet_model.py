@@ -1,4 +1,4 @@
-"""A sheet's matrices as a real Transformer, and a run's tensors for a sheet."""
+"""A sheet's matrices as the weights of a Transformer, and a run's tensors for a sheet."""
 
 import re
 from pathlib import Path
@@ -14,32 +14,36 @@ from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig
 from minitransformer.translator import Translator
 from minitransformer.worked.formulas import evaluate, read_formula
-from minitransformer.worked.matrices import matrix
+from minitransformer.worked.operations import matrix
 from minitransformer.worked.reader import SHIPPED, load_shipped
 from minitransformer.worked.sheet import Sheet
 
-PLACE = re.compile(r"([\w.]+?)(?:\[(\d+)(?:,(\d+))?\])?")
+TENSOR_PATH = re.compile(r"([\w.]+?)(?:\[(\d+)(?:,(\d+))?\])?")
 
 
 def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
-    """The tensors that a sheet prints, by the names that they have in a Transformer."""
-
-    def matrix_of(text: str, name: str) -> Tensor:
-        where = f"{sheet.where}: model: {name}"
-        return evaluate(read_formula(text, where), sheet.given, where)
-
+    """Return the tensors that a sheet prints, by their names in a Transformer; in float64."""
     model = sheet.model
-    tensors = {name: matrix_of(formula, name) for name, formula in model["weights"].items()}
-    start = matrix_of(model["start"], "start")
+    if not model:
+        raise SheetError(f"{sheet.where}: the sheet has no weights of a model")
+
+    def evaluated(formula: str, name: str) -> Tensor:
+        where = f"{sheet.where}: model: {name}"
+        return evaluate(read_formula(formula, where), sheet.given, where)
+
+    tensors = {name: evaluated(formula, name) for name, formula in model["weights"].items()}
+    start = evaluated(model["start"], "start")
     if len(start) != 1:
         raise SheetError(f"{sheet.where}: model: start: expected one vector, got {len(start)}")
     for side, module in (("source", "encoder"), ("target", "decoder")):
-        words = [matrix_of(vector, f"{side}: {name}") for name, vector in model[side].items()]
+        words = [evaluated(vector, f"{side}: {word}") for word, vector in model[side].items()]
         specials = torch.zeros(len(SPECIALS), start.shape[1], dtype=torch.float64)
         if side == "target":
             specials[EOS_ID] = start
         if any(word.shape != start.shape for word in words):
-            raise SheetError(f"{sheet.where}: model: {side}: not as wide as the start's vector")
+            raise SheetError(
+                f"{sheet.where}: model: {side}: the vectors must be as wide as the start's"
+            )
         tensors[f"{module}.embedding.weight"] = torch.cat((specials, *words))  # [V, D]
     return tensors
 
@@ -56,32 +60,9 @@ def shipped_weights(name: str) -> dict[str, Tensor] | None:
     return {key: tensor.float() for key, tensor in sheet_weights(sheet).items()}
 
 
-def build_sheet_model(sheet: Sheet) -> EncoderDecoder:
-    """The Transformer of a sheet, in float64; its dense head is drawn, for sheets print none."""
-    tensors = sheet_weights(sheet)
-    places = tensors.get("encoder.embedding.positions.table", torch.zeros(1))
-    config = ModelConfig(
-        d_model=tensors["encoder.embedding.weight"].shape[1],
-        positional_encoding="learned",
-        max_length=len(places),
-        scale_scores=False,
-    )
-    source, target = (tensors[f"{side}.embedding.weight"] for side in ("encoder", "decoder"))
-    model = build_model(config, len(source), len(target), PAD_ID).double()
-    own = model_tensors(model)
-    own = {name: tensor for name, tensor in own.items() if not name.startswith("head.")}
-    try:
-        if missing := sorted(own.keys() - tensors.keys()):
-            raise CheckpointError(f"{sheet.where}: model: lacks the tensor '{missing[0]}'")
-        copy_into(own, tensors, f"{sheet.where}: model")
-    except CheckpointError as error:
-        raise SheetError(str(error)) from None
-    return model.eval()
-
-
 @torch.no_grad()
 def trace_sheet(sheet: Sheet) -> dict[str, Tensor]:
-    """Every tensor of one pass over the sheet's sentence, its target shifted behind <EOS>."""
+    """Record every tensor of one pass over the sheet's sentence, its target shifted by <EOS>."""
     model = build_sheet_model(sheet)
     first = len(SPECIALS)
     source = torch.tensor([range(first, first + len(sheet.model["source"]))])  # [1, S]
@@ -91,11 +72,76 @@ def trace_sheet(sheet: Sheet) -> dict[str, Tensor]:
     return tensors
 
 
-def traced(tensors: dict[str, Tensor], place: str, where: str) -> Tensor:
-    """A row such as encoder.layers.0.self_attention.query[2], or one cell of it, as a matrix."""
-    match = PLACE.fullmatch(place)
+def build_sheet_model(sheet: Sheet) -> EncoderDecoder:
+    """Build a sheet's Transformer in float64; its dense head is random, for sheets print none."""
+    weights = sheet_weights(sheet)
+    config = ModelConfig(
+        d_model=weights["encoder.embedding.weight"].shape[1],
+        positional_encoding="learned",
+        max_length=len(weights.get("encoder.embedding.positions.table", torch.zeros(1))),
+        scale_scores=False,
+    )
+    source_size, target_size = (
+        len(weights[f"{side}.embedding.weight"]) for side in ("encoder", "decoder")
+    )
+    model = build_model(config, source_size, target_size, PAD_ID).double()
+    targets = {
+        name: tensor
+        for name, tensor in model_tensors(model).items()
+        if not name.startswith("head.")
+    }
+    if missing := sorted(targets.keys() - weights.keys()):
+        raise SheetError(f"{sheet.where}: model: lacks the tensor '{missing[0]}'")
+    try:
+        copy_into(targets, weights, f"{sheet.where}: model")
+    except CheckpointError as error:
+        raise SheetError(str(error)) from None
+    return model.eval()
+
+
+def run_tensors(sheet: Sheet, run: Path | None) -> dict[str, Tensor] | None:
+    """Return the tensors that a procedure names; None without a run, or for a sheet of numbers."""
+    if not sheet.run:
+        if run is not None:
+            raise DataError(f"{sheet.name} has its own numbers: it needs no --run")
+        return None
+    default = Path("runs") / Path(sheet.run["config"]).stem
+    if run is None and not default.exists():
+        return None
+    return trace_run(sheet, run or default)
+
+
+@torch.no_grad()
+def trace_run(sheet: Sheet, run: Path) -> dict[str, Tensor]:
+    """Record one pass of a run over the sheet's sentence, its target shifted, in float64."""
+    translator = Translator.load(run)
+    model, tokenizer = translator.model.double().eval(), translator.tokenizer
+    source = tokenizer.encode_source(sheet.run["source"])
+    produced = tokenizer.encode_target(sheet.run["target"]).ids
+    if UNK_ID in (*source.ids, *produced):
+        sentence = f"{sheet.run['source']} → {sheet.run['target']}"
+        raise DataError(f"{run}: does not know the words of “{sentence}”")
+    source_ids = torch.tensor([source.ids])  # [1, S]
+    target = torch.tensor([[tokenizer.start_id, *produced[:-1]]])  # [1, T]
+    with record(model) as tensors:
+        model(source_ids, target)
+    recorded = {**tensors, **model_tensors(model)}
+    named = {
+        alias: select_tensor(recorded, path, f"{sheet.where}: run")
+        for alias, path in sheet.run["tensors"].items()
+    }
+    memory = model.encode(source_ids)
+    cache = model.new_cache(memory)
+    one_by_one = [model.decode(target[:, [step]], memory, cache) for step in range(target.shape[1])]
+    return {**named, "one_by_one": torch.cat(one_by_one)[:, 0], "expected": matrix(produced),
+            "source_ids": matrix(source.ids)}  # fmt: skip
+
+
+def select_tensor(tensors: dict[str, Tensor], path: str, where: str) -> Tensor:
+    """Return a tensor, a row such as encoder.output[2], or a cell such as …scores[2,1]."""
+    match = TENSOR_PATH.fullmatch(path)
     if match is None or match[1] not in tensors:
-        raise SheetError(f"{where}: traced: the model has no tensor '{place}'")
+        raise SheetError(f"{where}: traced: the model has no tensor '{path}'")
     values = tensors[match[1]]
     if values.dim() < 2 or values.shape[:-2].numel() != 1:
         raise SheetError(f"{where}: traced: {match[1]} is {tuple(values.shape)}, not a matrix")
@@ -105,40 +151,3 @@ def traced(tensors: dict[str, Tensor], place: str, where: str) -> Tensor:
     if match[3]:
         values = values[:, int(match[3]) - 1 : int(match[3])]
     return values
-
-
-def tensors_for(sheet: Sheet, run: Path | None) -> dict[str, Tensor] | None:
-    """The tensors that a procedure names; None without a run, or for a sheet of numbers."""
-    if not sheet.run:
-        if run is not None:
-            raise DataError(f"{sheet.name} has its own numbers: it needs no --run")
-        return None
-    usual = Path("runs") / Path(sheet.run["config"]).stem
-    if run is None and not usual.exists():
-        return None
-    return run_tensors(sheet, run or usual)
-
-
-@torch.no_grad()
-def run_tensors(sheet: Sheet, run: Path) -> dict[str, Tensor]:
-    """One pass over the sheet's sentence, its target shifted behind <EOS>, in float64."""
-    translator = Translator.load(run)
-    model, tokenizer = translator.model.double().eval(), translator.tokenizer
-    source = tokenizer.encode_source(sheet.run["source"])
-    produced = tokenizer.encode_target(sheet.run["target"]).ids
-    if UNK_ID in (*source.ids, *produced):
-        sentence = f"{sheet.run['source']} → {sheet.run['target']}"
-        raise DataError(f"{run}: does not know the words of “{sentence}”")
-    target = torch.tensor([[tokenizer.start_id, *produced[:-1]]])  # [1, T]
-    with record(model) as tensors:
-        model(torch.tensor([source.ids]), target)
-    found = {**tensors, **model_tensors(model)}
-    named = {
-        alias: traced(found, place, f"{sheet.where}: run")
-        for alias, place in sheet.run["tensors"].items()
-    }
-    memory = model.encode(torch.tensor([source.ids]))
-    cache = model.new_cache(memory)
-    one_by_one = [model.decode(target[:, [step]], memory, cache) for step in range(target.shape[1])]
-    return {**named, "one_by_one": torch.cat(one_by_one)[:, 0], "expected": matrix(produced),
-            "source_ids": matrix(source.ids)}  # fmt: skip
