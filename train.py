@@ -62,7 +62,6 @@ def train(
     from minitransformer.training.callbacks import Callback
     from minitransformer.training.distributed import init_distributed, own_device
     from minitransformer.training.trainer import Trainer
-    from minitransformer.worked.sheet_model import shipped_weights
 
     if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process
         take_interrupts()
@@ -82,11 +81,7 @@ def train(
             if ranks.is_first:
                 run.hold()
         try:
-            trainer = Trainer(
-                config, run, device, callbacks, fresh=options.fresh,
-                starting_weights=shipped_weights(config.training.init_from), ranks=ranks,
-            )  # fmt: skip
-            return trainer.fit()
+            return Trainer(config, run, device, callbacks, fresh=options.fresh, ranks=ranks).fit()
         finally:
             run.release()
 

@@ -43,10 +43,10 @@ def core(tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("tiny.yaml", "training.steps=200", "data.limit=30", "evaluation.every=100"),
+        ("tiny.yaml", "training.steps=200", "data.limit=40", "evaluation.every=100"),
         ("lets-go.yaml",),
         ("lets-go.yaml", "training.init_from=lets-go-as-printed"),
-        ("tiny-rnn.yaml", "training.steps=200", "data.limit=30", "evaluation.every=100"),
+        ("tiny-rnn.yaml", "training.steps=200", "data.limit=40", "evaluation.every=100"),
     ],
 )
 def test_core_trains_and_translates_without_wings(core, arguments):

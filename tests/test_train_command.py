@@ -98,7 +98,7 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         (["--config", "tiny.yaml", "--set", "model.num_heads=7"], 2, "must be divisible by"),
         (["--config", "tiny.yaml", "--set", "data.train=absent.tsv"], 1, "neither a file or"),
         (["--config", "tiny.yaml", "--set", "tokenizer.words=klingon"], 2, "'klingon' is neither"),
-        (["--config", "tiny.yaml", "--set", "training.init_from=x"], 1, "No such file"),
+        (["--config", "tiny.yaml", "--set", "training.init_from=x"], 2, "there is no file 'x'"),
         (["--config", "tiny.yaml", "--set", "training.trainable=[x]"], 2, "no part 'x'"),
         (["--config", "tiny.yaml", "--device", "cuda"], 2, "not available on this machine"),
         (["--config", "tiny.yaml", "--device", "abacus"], 2, "invalid choice: 'abacus'"),

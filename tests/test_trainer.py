@@ -303,6 +303,13 @@ def test_init_from_loads_weights_and_trainable_freezes_the_rest(tmp_path):
     resumed.fit()
 
 
+@pytest.mark.parametrize("name", ["absent.safetensors", "school", "lets-go-printed"])
+def test_init_from_names_a_file_or_weights_that_ship(tmp_path, name):
+    message = f"training.init_from: there is no file '{name}'.*ship: lets-go, lets-go-as-printed"
+    with pytest.raises(ConfigError, match=message):
+        trainer_for(tmp_path / "run", f"training.init_from={name}")
+
+
 def test_init_from_and_trainable_name_parts_of_a_recurrent_model(tmp_path):
     part = "encoder.layers.0.backward_rnn"
     given = {f"{part}.input_proj.weight": torch.full((24, 16), 0.5)}

@@ -9,11 +9,12 @@ import torch
 
 from minitransformer.checkpoint import model_tensors, read_tensors
 from minitransformer.model.trace import record
+from minitransformer.training.trainer import WEIGHTS
 from minitransformer.translator import Translator
 from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import SHIPPED, load_shipped
 from minitransformer.worked.report import sheet_text
-from minitransformer.worked.sheet_model import run_tensors, shipped_weights, trace_sheet
+from minitransformer.worked.sheet_model import run_tensors, trace_sheet
 from tests.processes import Finished, run
 from tests.test_worked_homework import HOMEWORK
 
@@ -174,7 +175,9 @@ def test_weights_are_written_for_a_training(tmp_path):
     written = worked(tmp_path, "lets-go", "--weights", "sheet.safetensors")
     assert (written.code, written.out, written.err) == (0, "wrote sheet.safetensors\n", "")
     weights = read_tensors(tmp_path / "sheet.safetensors")
-    torch.testing.assert_close(weights, shipped_weights("lets-go"), rtol=0, atol=0)
+    torch.testing.assert_close(
+        weights, read_tensors(WEIGHTS / "lets-go.safetensors"), rtol=0, atol=0
+    )
     for run_name, start in (("sheet", "lets-go"), ("file", "sheet.safetensors")):
         trained = run("train.py", "--config", "lets-go.yaml", "--run", run_name,
                       "--set", f"training.init_from={start}", folder=tmp_path)  # fmt: skip

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 import torch
 
-from minitransformer.errors import ConfigError
+from minitransformer.checkpoint import read_tensors
+from minitransformer.training.trainer import WEIGHTS
 from minitransformer.worked.engine import (
     CATEGORIES,
     Calculation,
@@ -14,7 +15,7 @@ from minitransformer.worked.engine import (
 )
 from minitransformer.worked.reader import SHEETS, SHIPPED, load_shipped
 from minitransformer.worked.sheet import read_number
-from minitransformer.worked.sheet_model import shipped_weights, trace_sheet
+from minitransformer.worked.sheet_model import sheet_weights, trace_sheet
 
 COUNTED = [name for name in SHIPPED if name != "lets-go-as-printed"]
 
@@ -165,17 +166,19 @@ def test_the_model_of_lets_go_computes_the_sheets_vectors():
     ]
 
 
-def test_only_a_sheet_with_a_model_gives_weights():
-    weights = shipped_weights("lets-go")
+@pytest.mark.parametrize("name", sorted(path.stem for path in WEIGHTS.glob("*")))
+def test_shipped_weights_are_those_of_the_sheet(name):
+    weights = read_tensors(WEIGHTS / f"{name}.safetensors")
+    expected = {key: each.float() for key, each in sheet_weights(load_shipped(name)).items()}
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
+
+
+def test_lets_go_has_the_weights_that_the_sheet_prints():
+    weights = read_tensors(WEIGHTS / "lets-go.safetensors")
     assert weights["encoder.layers.0.self_attention.query.weight"].tolist() == [
         pytest.approx([1.1, -2.8]), pytest.approx([0.6, 2.4]),
     ]  # fmt: skip
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
-    assert shipped_weights("some.safetensors") is None
-    with pytest.raises(ConfigError, match="the sheet 'school' has no weights of a model"):
-        shipped_weights("school")
-    with pytest.raises(ConfigError, match="did you mean 'lets-go-as-printed'"):
-        shipped_weights("lets-go-printed")
 
 
 def test_the_question_of_the_sheet_is_answered(works):

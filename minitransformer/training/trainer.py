@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from minitransformer.checkpoint import (
     TrainerState,
@@ -24,7 +24,7 @@ from minitransformer.checkpoint import (
 from minitransformer.data.batching import Batch, BatchStream, fold_in
 from minitransformer.data.dataset import Dataset
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID
-from minitransformer.errors import DataError, DivergedError
+from minitransformer.errors import ConfigError, DataError, DivergedError, did_you_mean
 from minitransformer.evaluation import (
     BatchResult,
     Evaluation,
@@ -48,6 +48,7 @@ from minitransformer.training.launcher import StopSignals
 from minitransformer.training.optimizer import AdamW, freeze_all_but, learning_rate
 from minitransformer.training.resume import RunSetup, load_training_state, setup_run
 
+WEIGHTS = Path(__file__).parent / "weights"  # of sheets; `worked NAME --weights` writes them
 INITIALIZATION = 2**62  # in place of a step number, so that no step has the same seed
 
 
@@ -65,7 +66,6 @@ class Trainer:
         callbacks: list[Callback],
         *,
         fresh: bool = False,
-        starting_weights: dict[str, Tensor] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.config = config
@@ -84,7 +84,7 @@ class Trainer:
         self.model = build_model(config.model, *vocab_sizes, PAD_ID).to(device)
         with self.ranks.propagate_errors():
             if not setup.resumes:
-                self.load_starting_weights(starting_weights)
+                self.load_initial_weights()
             freeze_all_but(self.model, config.training.trainable)
             self.optimizer = AdamW(self.model, config.training)
             if self.ranks.is_first:
@@ -284,12 +284,19 @@ class Trainer:
             world_size=self.ranks.world_size,
         )
 
-    def load_starting_weights(self, weights: dict[str, Tensor] | None) -> None:
+    def load_initial_weights(self) -> None:
         """Load the weights of `training.init_from`; `Ranks.wrap` sends them to the other ranks."""
-        where = self.config.training.init_from
-        if where and self.ranks.is_first:
-            weights = weights or read_tensors(Path(where).resolve())
-            copy_into(model_tensors(self.model), weights, where)
+        name = self.config.training.init_from
+        if not name or not self.ranks.is_first:
+            return
+        shipped = {path.stem: path for path in WEIGHTS.glob("*.safetensors")}
+        path = shipped[name] if name in shipped and not Path(name).is_file() else Path(name)
+        if not path.exists():
+            raise ConfigError(
+                f"training.init_from: there is no file '{name}'{did_you_mean(name, shipped)}; "
+                f"weights that ship: {', '.join(sorted(shipped))}"
+            )
+        copy_into(model_tensors(self.model), read_tensors(path.resolve()), name)
 
     def open_run(self, setup: RunSetup, *, fresh: bool) -> None:
         """Load the newest whole checkpoint or create the run folder; refuse a full disk."""

@@ -8,14 +8,13 @@ from torch import Tensor
 
 from minitransformer.checkpoint import copy_into, model_tensors
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID, SPECIALS, UNK_ID
-from minitransformer.errors import CheckpointError, ConfigError, DataError, SheetError, did_you_mean
+from minitransformer.errors import CheckpointError, DataError, SheetError
 from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig
 from minitransformer.translator import Translator
 from minitransformer.worked.formulas import evaluate, read_formula
 from minitransformer.worked.operations import matrix
-from minitransformer.worked.reader import SHIPPED, load_shipped
 from minitransformer.worked.sheet import Sheet
 
 TENSOR_PATH = re.compile(r"([\w.]+?)(?:\[(\d+)(?:,(\d+))?\])?")
@@ -46,18 +45,6 @@ def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
             )
         tensors[f"{module}.embedding.weight"] = torch.cat((specials, *words))  # [V, D]
     return tensors
-
-
-def shipped_weights(name: str) -> dict[str, Tensor] | None:
-    """A shipped sheet's tensors to start a training from; None where `name` is something else."""
-    if name not in SHIPPED or Path(name).is_file():
-        if name and not Path(name).exists() and (meant := did_you_mean(name, SHIPPED)):
-            raise ConfigError(f"training.init_from: there is no file '{name}'{meant}")
-        return None
-    sheet = load_shipped(name)
-    if not sheet.model:
-        raise ConfigError(f"training.init_from: the sheet '{name}' has no weights of a model")
-    return {key: tensor.float() for key, tensor in sheet_weights(sheet).items()}
 
 
 @torch.no_grad()
