@@ -261,7 +261,7 @@ def test_a_hub_name_without_network_says_what_to_do_instead():
 def test_the_hub_is_not_waited_for_when_there_is_no_network(tmp_path, monkeypatch):
     import huggingface_hub
 
-    from minitransformer.data.hub import hub_is_reachable
+    from minitransformer.data.readers import hub_is_reachable
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")

@@ -18,9 +18,12 @@ from minitransformer.data.filters import FilterReport, find_defects
 from minitransformer.data.readers import (
     Columns,
     Row,
+    load_splits,
     read_aligned,
     read_csv,
+    read_dataset,
     read_jsonl,
+    read_parquet,
     read_tsv,
 )
 from minitransformer.data.tokenizer import normalize
@@ -34,9 +37,8 @@ SHIPPED = Path(__file__).parent / "corpora"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 READERS = {
     ".tsv": read_tsv, ".txt": read_tsv, ".csv": read_csv, ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
+    ".ndjson": read_jsonl, ".parquet": read_parquet,
 }  # fmt: skip
-ENDINGS = (*READERS, ".parquet")
 OTHER_ENDINGS = (".json", ".gz", ".zip", ".xlsx")  # not read, but a file's and no hub name's
 WHERE_FROM = "; the first lines of a shipped config say where its data come from"
 CHARACTERS_PER_TOKEN = 100  # no token of ordinary text is as long
@@ -122,7 +124,7 @@ def find_sources(config: DataConfig) -> dict[str, Source]:
         elif folder.is_dir() and "train" in (files := split_files(folder)):
             sources = {split: file_source(str(path), columns) for split, path in files.items()}
         elif folder.is_dir() or (
-            HUB_NAME.fullmatch(train) and not train.endswith((*ENDINGS, *OTHER_ENDINGS))
+            HUB_NAME.fullmatch(train) and not train.endswith((*READERS, *OTHER_ENDINGS))
         ):
             return dataset_sources(train, config)
         else:
@@ -157,12 +159,7 @@ def file_source(files: CorpusPath, columns: Columns, key: str = "train") -> Sour
     ending = path.suffix.lower()
     if ending == ".json":
         raise DataError(f"{path}: write one JSON object a line, and name the file .jsonl")
-    if ending == ".parquet":
-        from minitransformer.data.hub import parquet_rows  # text files do not need it
-
-        read, unit = parquet_rows, "row"
-    else:
-        read, unit = READERS.get(ending, read_tsv), "line"
+    read, unit = READERS.get(ending, read_tsv), "row" if ending == ".parquet" else "line"
     return Source(files, unit, lambda: read(path, columns), lambda: file_checksum(path))
 
 
@@ -194,7 +191,7 @@ def split_files(folder: Path) -> dict[str, Path]:
     """Return the files train.csv, valid.csv and so on of a folder, by split."""
     files = {}
     for split, names in SPLIT_NAMES.items():
-        candidates = [folder / f"{name}{ending}" for name in names for ending in ENDINGS]
+        candidates = [folder / f"{name}{ending}" for name in names for ending in READERS]
         paths = [path for path in candidates if path.is_file()]
         if len(paths) > 1:
             raise DataError(f"{folder} has both {paths[0].name} and {paths[1].name}; name one")
@@ -205,11 +202,10 @@ def split_files(folder: Path) -> dict[str, Path]:
 
 def dataset_sources(name: str, config: DataConfig) -> dict[str, Source]:
     """Return the splits of a folder or a hub data set; data.valid and data.test may name others."""
-    from minitransformer.data.hub import dataset_rows, load_splits  # files do not need it
 
     def source_of(dataset: Any, title: str) -> Source:
         return Source(
-            title, "row", lambda: dataset_rows(dataset, config.columns, title),
+            title, "row", lambda: read_dataset(dataset, config.columns, title),
             lambda: str(dataset._fingerprint),
         )  # fmt: skip
 

@@ -1,14 +1,19 @@
-"""Rows of tsv, aligned text, csv and jsonl files by strict readers: no line vanishes."""
+"""Rows of text files, parquet files and data sets on the Hugging Face hub: no row vanishes."""
 
 import csv
 import json
+import logging
+import os
+import socket
+import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy
 from numpy.typing import NDArray
@@ -17,6 +22,10 @@ from minitransformer.errors import DataError
 
 Columns = tuple[str | int, ...]
 DEFAULT_COLUMNS = ("source", "target")  # for which a tab-separated file needs no header
+ARROW_BATCH_ROWS = 1000
+MAX_GAPS = 50  # more missing lines than this are searched for as one gap
+MIN_GAIN = 3.0  # a best path that is hardly better than the worst one is no evidence
+Floats = NDArray[numpy.float64]
 
 
 class Row(NamedTuple):
@@ -111,8 +120,7 @@ def read_csv(path: Path, columns: Columns) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            # A quote that is never closed would swallow the rows after it.
-            lines.push_back_all_but_first()
+            lines.push_back_all_but_first()  # a quote that is never closed has swallowed them
             if indices is None:
                 raise DataError(f"{path}: line {number}, the header: {error}") from None
             yield Row(number, "", "", str(error))
@@ -222,11 +230,6 @@ def describe_misalignment(source_path: Path, target_path: Path) -> str:
     return f"{counts}; they stop matching at about line {line + 1:,}: {pair}"
 
 
-Floats = NDArray[numpy.float64]
-MAX_GAPS = 50  # more missing lines than this are searched for as one gap
-MIN_GAIN = 3.0  # a best path that is hardly better than the worst one is no evidence
-
-
 def first_mismatch(sources: list[str], targets: list[str]) -> int | None:
     """Return the index from which lines fit better when the longer file skips some.
 
@@ -236,8 +239,6 @@ def first_mismatch(sources: list[str], targets: list[str]) -> int | None:
     """
     short, long = sorted((sources, targets), key=len)
     missing = len(long) - len(short)
-    if not short:
-        return 0
     features = line_features(short, long), line_features(long, short)
     skips = range(1, missing + 1) if missing <= MAX_GAPS else (missing,)
     best = numpy.append(0.0, match_cost(*features, 0).cumsum())
@@ -249,7 +250,7 @@ def first_mismatch(sources: list[str], targets: list[str]) -> int | None:
         lowest = numpy.minimum.accumulate(gain)
         is_new = numpy.append(True, gain[1:] < lowest[:-1])
         came_from = numpy.maximum.accumulate(numpy.where(is_new, numpy.arange(len(gain)), 0))
-        best, first = total + lowest, first[came_from] if skip != skips[0] else came_from
+        best, first = total + lowest, first[came_from]
     worst = max(unskipped, float(total[-1]))  # all skips at the end, or all at the beginning
     return int(first[-1]) if worst - float(best[-1]) > MIN_GAIN else None
 
@@ -278,3 +279,139 @@ def match_cost(short: list[Floats], long: list[Floats], skip: int) -> Floats:
     for ours, theirs in zip(short[1:], candidates[1:], strict=True):
         costs = costs + (ours != theirs)
     return costs
+
+
+def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield rows of a parquet file, with a part of it in memory at a time."""
+    import pyarrow  # here, as `datasets` below: other formats do not need it
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = top_columns(columns, file.schema_arrow.names, str(path))
+            # parquet takes a dot in a name for a path; then all columns are read.
+            chosen = None if any("." in name for name in names) else names
+            batches = file.iter_batches(ARROW_BATCH_ROWS, columns=chosen)
+            yield from arrow_rows(batches, names, columns, path)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or root_cause(error)}") from None
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: not readable as parquet ({root_cause(error)})") from None
+
+
+def read_dataset(dataset: Any, columns: Columns, where: str) -> Iterator[Row]:
+    """Yield rows of a data set's two columns; its other columns stay on disk."""
+    names = top_columns(columns, dataset.column_names, where)
+    if not len(dataset):
+        return iter(())  # its own iterator fails on an empty data set
+    batches = dataset.select_columns(names).with_format("arrow").iter(ARROW_BATCH_ROWS)
+    return arrow_rows(batches, names, columns, where)
+
+
+def top_columns(columns: Columns, names: list[str], where: str) -> list[str]:
+    """Return the columns to read: translation for translation.en, unless that is a name."""
+    tops = [str(column) if column in names else str(column).split(".")[0] for column in columns]
+    if not isinstance(columns[0], int) and not set(tops) & set(names) and "translation" in names:
+        raise DataError(f"{where}: name its columns as data.columns=[translation.en, …]")
+    for top in tops:
+        column_index(top, names, where)
+    return list(dict.fromkeys(tops))
+
+
+def arrow_rows(
+    batches: Iterable[Any], names: list[str], columns: Columns, where: object
+) -> Iterator[Row]:
+    """Yield rows of Arrow tables, numbered from 1."""
+    to_row = object_reader(columns, where)
+    number = 0
+    for batch in batches:
+        for values in zip(*(to_python(batch.column(name)) for name in names), strict=True):
+            number += 1
+            yield to_row(number, dict(zip(names, values, strict=True)))
+
+
+def to_python(column: Any) -> list[Any]:
+    """Return an Arrow column as Python values; an unreadable value spoils only its own row."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [value_to_python(value) for value in column]
+    return values
+
+
+def value_to_python(value: Any) -> Any:
+    """Return one Arrow value as a Python value, with U+FFFD in place of damaged text."""
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        if hasattr(value, "items"):  # an object, whose other fields may be valid
+            return {key: value_to_python(each) for key, each in value.items()}
+        return "\ufffd"
+    except (ValueError, OverflowError):  # such as a date beyond the years of Python
+        return value
+
+
+def load_splits(name: str, subset: str) -> dict[str, Any]:
+    """Load all splits of a local folder or of a data set on the hub, offline from its cache."""
+    import datasets
+
+    datasets.utils.logging.set_verbosity(logging.CRITICAL)
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    if Path(name).is_dir():
+        check_single_format(Path(name))
+    elif not hub_is_reachable():
+        # It would retry for half a minute; offline, it looks into its cache at once.
+        import huggingface_hub
+
+        huggingface_hub.constants.HF_HUB_OFFLINE = True
+        datasets.config.HF_HUB_OFFLINE = True
+    try:
+        builder = datasets.load_dataset_builder(name, subset or None)
+        # Its csv reader would turn "NA" into a missing value.
+        options = {"keep_default_na": False} if builder.name == "csv" else {}
+        return dict(datasets.load_dataset(name, subset or None, **options))
+    except ConnectionError:
+        raise DataError(
+            f"data.train: there is no file or folder '{name}'; as a name on the Hugging Face hub "
+            "it is not in the cache, and the hub cannot be reached: download it where there is a "
+            "network, and name its files or their folder"
+        ) from None
+    except Exception as error:  # what it raises depends on which library below it failed
+        raise DataError(f"data.train: {name}: {root_cause(error)}") from None
+
+
+def check_single_format(folder: Path) -> None:
+    """Refuse a folder with files of several formats, of which only one would be read."""
+    endings = {path.suffix for path in folder.iterdir()} & {".csv", ".tsv", ".jsonl", ".parquet"}
+    if len(endings) != 1:
+        there = "no" if not endings else "several kinds of"
+        raise DataError(
+            f"data.train: {folder} has {there} csv, tsv, jsonl or parquet files; name one, or "
+            "call them train.…, valid.… and test.…; of two aligned files, name both: [a.en, a.es]"
+        )
+
+
+def hub_is_reachable() -> bool:
+    """Return whether a connection to the hub, or to its proxy, opens within five seconds."""
+    import huggingface_hub
+
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return False
+    proxies = (os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
+    address = urlsplit(next(filter(None, proxies), huggingface_hub.constants.ENDPOINT))
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the first line of the innermost error's message."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__
