@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from minitransformer.errors import UsageError, UserError, did_you_mean
 from minitransformer.explain.checking import check
-from minitransformer.explain.interventions import NOTHING, Experiment, head_of
+from minitransformer.explain.interventions import NOTHING, Experiment, head_of, rotary_attentions
 from minitransformer.explain.terminal import View, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
 from minitransformer.translator import (
@@ -166,7 +166,7 @@ class Prompt:
         if arguments not in (["on"], ["off"]):
             raise UsageError("give on or off: :position off")
         model = self.translator.model
-        if not model.rotary and model.encoder.embedding.positions is None:
+        if not rotary_attentions(model) and model.encoder.embedding.positions is None:
             raise UsageError("this model has no positions (model.positional_encoding is none)")
         self.change(replace(self.experiment, positions_off=arguments == ["off"]))
 

@@ -18,7 +18,7 @@ from minitransformer.model.recurrent import (
 )
 from minitransformer.model.transformer import Embedding, Transformer
 
-embed, rotary_positions = Embedding.forward, Transformer.rotary_positions
+embed, rotate = Embedding.forward, transformer.rotate
 encode = Transformer.encode
 read_words, read_target, read_source = (
     Recurrence.forward,
@@ -31,8 +31,8 @@ def embed_from_place_0(self: Embedding, ids: Tensor, start: int = 0) -> Tensor:
     return embed(self, ids, 0)
 
 
-def turn_from_place_0(self: Transformer, ids: Tensor, start: int) -> Tensor | None:
-    return rotary_positions(self, ids, 0)
+def rotate_from_0(states: Tensor, positions: Tensor) -> Tensor:
+    return rotate(states, positions - positions[0])
 
 
 def hide_unknown_words(ids: Tensor, pad_id: int) -> Tensor:
@@ -99,7 +99,7 @@ def restarted() -> AbstractContextManager[None]:
     """Each cached token is taken for the first one."""
     return broken(
         (Embedding, "forward", embed_from_place_0),
-        (Transformer, "rotary_positions", turn_from_place_0),
+        (transformer, "rotate", rotate_from_0),
     )
 
 

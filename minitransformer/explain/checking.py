@@ -203,10 +203,9 @@ class Recomputation:
             return split_heads(linear(states)[None], attention.num_heads)  # [1, H, T, K]
 
         places = torch.arange(len(stage.queries)) + max(step - 1, 0)
-        turns = self.model.rotary and not is_cross
 
         def turned(states: Tensor) -> Tensor:
-            return (rotate(states, places.to(states.device)) if turns else states)[0]
+            return (rotate(states, places.to(states.device)) if attention.rotary else states)[0]
 
         yield "query", stage.query, turned(heads(attention.query, self.block_input))
         read = self.memory if is_cross else self.block_input

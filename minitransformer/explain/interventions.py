@@ -50,8 +50,15 @@ def changed_model(model: EncoderDecoder, experiment: Experiment) -> EncoderDecod
     if experiment.positions_off:
         model.encoder.embedding.positions = None
         model.decoder.embedding.positions = None
-        model.rotary = False
+        for attention in rotary_attentions(model):
+            attention.rotary = False
     return model
+
+
+def rotary_attentions(model: EncoderDecoder) -> list[MultiHeadAttention]:
+    """Return the attentions that rotate queries and keys by their positions."""
+    modules = model.modules()
+    return [each for each in modules if isinstance(each, MultiHeadAttention) and each.rotary]
 
 
 @torch.no_grad()

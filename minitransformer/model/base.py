@@ -67,8 +67,6 @@ class EncoderDecoder(nn.Module, ABC):
     Built by `build_model`: constructors leave the weights uninitialised.
     """
 
-    rotary = False  # True: self-attention rotates queries and keys by their positions
-
     def __init__(
         self, config: ModelConfig, encoder: Stack, decoder: Stack, head: Linear, pad_id: int
     ) -> None:

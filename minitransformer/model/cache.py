@@ -3,6 +3,8 @@
 B batch, H heads, T target length, S source length, K d_head.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -18,6 +20,11 @@ class KeyValues:
     def __init__(self, *, static: bool) -> None:
         self.static = static
         self.contents: tuple[Tensor, ...] = ()  # key and value, once there are any
+
+    @property
+    def length(self) -> int:
+        """Return for how many tokens there are keys and values."""
+        return self.contents[0].shape[2] if self.contents else 0
 
     @property
     def is_complete(self) -> bool:
@@ -43,12 +50,11 @@ class KeyValues:
         self.contents = tuple(states[rows] for states in self.contents)
 
 
-class LayerCache:
+class LayerCache(NamedTuple):
     """The cache of one decoder layer."""
 
-    def __init__(self) -> None:
-        self.self_attention = KeyValues(static=False)
-        self.cross_attention = KeyValues(static=True)
+    self_attention: KeyValues
+    cross_attention: KeyValues
 
 
 class KeyValueCache:
@@ -58,7 +64,9 @@ class KeyValueCache:
     """
 
     def __init__(self, num_layers: int) -> None:
-        self.layers = [LayerCache() for _ in range(num_layers)]
+        self.layers = [
+            LayerCache(KeyValues(static=False), KeyValues(static=True)) for _ in range(num_layers)
+        ]
         self.target_mask: Bool[Tensor, "batch 1 1 length"] | None = None  # True = a token
 
     @property

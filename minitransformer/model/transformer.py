@@ -75,12 +75,14 @@ class MultiHeadAttention(nn.Module):
     the encoder's output.
     """
 
-    def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
+    def __init__(self, config: ModelConfig, *, is_cross: bool = False) -> None:
         super().__init__()
         d_model = config.d_model
         self.num_heads = config.num_heads
         self.scale_scores = config.scale_scores
-        self.dropout = dropout  # of the weights
+        # Dropout of the weights; rotation of queries and keys by their positions.
+        self.dropout = config.cross_attention_dropout if is_cross else config.self_attention_dropout
+        self.rotary = config.positional_encoding == "rotary" and not is_cross
         self.query = Linear(d_model, d_model, bias=config.bias)
         self.key = Linear(d_model, d_model, bias=config.bias)
         self.value = Linear(d_model, d_model, bias=config.bias)
@@ -93,17 +95,19 @@ class MultiHeadAttention(nn.Module):
         x: Float[Tensor, "batch query d_model"],
         key_value: Float[Tensor, "batch key_value d_model"],
         mask: Bool[Tensor, "batch 1 #query key"],
-        rotary_positions: Int[Tensor, " query"] | None = None,
         cache: KeyValues | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
         """Let each vector of x attend to the keys that the mask allows.
 
-        `rotary_positions`, for rotary self-attention alone, rotate queries and keys.
         `cache` holds the keys and values of earlier calls. In self-attention those of the new
         tokens are appended to it, so that there are more keys than vectors in x. In
         cross-attention, whose key_value stays the same, the first call fills it and later calls
         only read it.
         """
+        positions = None
+        if self.rotary:
+            start = 0 if cache is None else cache.length
+            positions = torch.arange(start, start + x.shape[1], device=x.device)
         if cache is not None and cache.is_complete:  # cross-attention after the first call
             key, value = cache.contents
         else:
@@ -111,13 +115,13 @@ class MultiHeadAttention(nn.Module):
             # order, and trained weights would differ in their last bits.
             key = split_heads(self.key(key_value), self.num_heads)  # [B, H, keys, d_head]
             value = split_heads(self.value(key_value), self.num_heads)
-            if rotary_positions is not None:
-                key = rotate(key, rotary_positions)
+            if positions is not None:
+                key = rotate(key, positions)
             if cache is not None:
                 key, value = cache.update(key, value)  # now with those of earlier calls
         query = split_heads(self.query(x), self.num_heads)  # [B, H, queries, d_head]
-        if rotary_positions is not None:
-            query = rotate(query, rotary_positions)
+        if positions is not None:
+            query = rotate(query, positions)
         attention = attend(
             query,
             key,
@@ -180,20 +184,13 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config, config.self_attention_dropout)
+        self.self_attention = MultiHeadAttention(config)
         self.self_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config) if config.d_ff else None
         self.feed_forward_residual = Residual(config) if config.d_ff else None
 
-    def forward(
-        self,
-        x: States,
-        mask: Bool[Tensor, "batch 1 1 length"],
-        rotary_positions: Int[Tensor, " length"] | None = None,
-    ) -> States:
-        x = self.self_attention_residual(
-            x, lambda x: self.self_attention(x, x, mask, rotary_positions)
-        )
+    def forward(self, x: States, mask: Bool[Tensor, "batch 1 1 length"]) -> States:
+        x = self.self_attention_residual(x, lambda x: self.self_attention(x, x, mask))
         if self.feed_forward_residual is not None:
             x = self.feed_forward_residual(x, self.feed_forward)
         return x
@@ -211,9 +208,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config, config.self_attention_dropout)
+        self.self_attention = MultiHeadAttention(config)
         self.self_attention_residual = Residual(config)
-        self.cross_attention = MultiHeadAttention(config, config.cross_attention_dropout)
+        self.cross_attention = MultiHeadAttention(config, is_cross=True)
         self.cross_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config) if config.d_ff else None
         self.feed_forward_residual = Residual(config) if config.d_ff else None
@@ -224,16 +221,14 @@ class DecoderLayer(nn.Module):
         memory: Float[Tensor, "batch source d_model"],
         self_mask: Bool[Tensor, "batch 1 #target key"],
         memory_mask: Bool[Tensor, "batch 1 1 source"],
-        rotary_positions: Int[Tensor, " target"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
-        self_cache = None if cache is None else cache.self_attention
-        cross_cache = None if cache is None else cache.cross_attention
+        self_cache, cross_cache = (None, None) if cache is None else cache
         x = self.self_attention_residual(
-            x, lambda x: self.self_attention(x, x, self_mask, rotary_positions, self_cache)
+            x, lambda x: self.self_attention(x, x, self_mask, self_cache)
         )
         x = self.cross_attention_residual(
-            x, lambda x: self.cross_attention(x, memory, memory_mask, cache=cross_cache)
+            x, lambda x: self.cross_attention(x, memory, memory_mask, cross_cache)
         )
         if self.feed_forward_residual is not None:
             x = self.feed_forward_residual(x, self.feed_forward)
@@ -257,14 +252,11 @@ class Encoder(Stack):
         self.norm = final_norm(config)
 
     def forward(
-        self,
-        source: Int[Tensor, "batch source"],
-        mask: Bool[Tensor, "batch 1 1 source"],
-        rotary_positions: Int[Tensor, " source"] | None = None,
+        self, source: Int[Tensor, "batch source"], mask: Bool[Tensor, "batch 1 1 source"]
     ) -> Float[Tensor, "batch source d_model"]:
         x = self.embedding(source)
         for layer in self.layers:
-            x = layer(x, mask, rotary_positions)
+            x = layer(x, mask)
         output: Tensor = self.norm(x)
         tap(self, mask=mask, output=output)
         return output
@@ -285,13 +277,13 @@ class Decoder(Stack):
         memory: Memory,
         mask: Bool[Tensor, "batch 1 #target key"],
         start: int = 0,
-        rotary_positions: Int[Tensor, " target"] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
+        """Return the last layer's output; `start` is the position of the first target token."""
         x = self.embedding(target, start)
         for number, layer in enumerate(self.layers):
             layer_cache = None if cache is None else cache.layers[number]
-            x = layer(x, memory.states, mask, memory.mask, rotary_positions, layer_cache)
+            x = layer(x, memory.states, mask, memory.mask, layer_cache)
         output: Tensor = self.norm(x)
         tap(self, mask=mask, output=output)
         return output
@@ -310,12 +302,11 @@ class Transformer(EncoderDecoder):
             head=Linear(config.d_model, target_vocab_size, bias=config.head_bias),
             pad_id=pad_id,
         )
-        self.rotary = config.positional_encoding == "rotary"
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
         """Return the encoder's output with the mask of the source's padding."""
         mask = padding_mask(source, self.pad_id)  # [B, 1, 1, S]
-        return Memory(self.encoder(source, mask, self.rotary_positions(source, 0)), mask)
+        return Memory(self.encoder(source, mask), mask)
 
     def decode_states(
         self, target: Int[Tensor, "batch target"], memory: Memory, cache: Cache | None = None
@@ -332,8 +323,7 @@ class Transformer(EncoderDecoder):
         if target.shape[1] > 1:  # a single new token may attend to everything so far
             # [B, 1, T, start + T]: query i may attend to keys 0 … start + i
             mask = mask & causal_mask(target.shape[1], mask.shape[-1], target.device)
-        rotary_positions = self.rotary_positions(target, start)
-        states: Tensor = self.decoder(target, memory, mask, start, rotary_positions, cache)
+        states: Tensor = self.decoder(target, memory, mask, start, cache)
         return states
 
     def new_cache(self, memory: Memory) -> KeyValueCache:
@@ -344,9 +334,3 @@ class Transformer(EncoderDecoder):
         """Return the paths of the cross-attention modules, by layer."""
         numbers = range(len(self.decoder.layers))
         return [f"decoder.layers.{number}.cross_attention" for number in numbers]
-
-    def rotary_positions(self, ids: Tensor, start: int) -> Int[Tensor, " length"] | None:
-        """Return the positions of these tokens, or None if the model does not rotate by them."""
-        if not self.rotary:
-            return None
-        return torch.arange(start, start + ids.shape[1], device=ids.device)

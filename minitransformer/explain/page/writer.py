@@ -19,6 +19,7 @@ from minitransformer import __version__
 from minitransformer.checkpoint import model_tensors
 from minitransformer.data.tokenizer import UNK_ID
 from minitransformer.explain.files import MOST_PARAMETERS, stage_kind
+from minitransformer.explain.interventions import rotary_attentions
 from minitransformer.explain.narration import head_sentence, read_by_head, sentence_of
 from minitransformer.explain.stages import (
     AttentionStage,
@@ -208,7 +209,7 @@ class StageTeller:
         known: dict[str, Any] = {}
         if isinstance(block, MultiHeadAttention):
             known["scale"] = block.scale_scores
-            known["turns"] = self.model.rotary and path.endswith("self_attention")
+            known["turns"] = block.rotary
             known["has_output"] = block.output is not None
         if isinstance(block, SourceAttention):
             known["scale"] = block.scale_scores
@@ -279,12 +280,13 @@ def page_html(walks: dict[str, list[Walkthrough]], precision: int, *, words: boo
             data_of_walk |= {"words": "\n".join(view.words(walk))} if words else {}
     last = list(walks.values())[-1]
     embedding = last[0].model.encoder.embedding
+    is_rotary = bool(rotary_attentions(last[0].model))
     positions = {SinusoidalPositions: "sinusoidal", LearnedPositions: "learned"}
     data = {
         "precision": precision,
         "sentences": [walk.text for walk in last],
         "checkpoints": list(walks),
-        "position": "rotary" if last[0].model.rotary else positions.get(type(embedding.positions)),
+        "position": "rotary" if is_rotary else positions.get(type(embedding.positions)),
         "scaled_embeddings": embedding.scale != 1,
         "walks": told,
     }
