@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.model.base import EncoderDecoder
@@ -194,13 +195,11 @@ def advance(
     width: int,
 ) -> list[int]:
     """Replace each beam's hypotheses by their best continuations; return the rows continued."""
-    most, (_, num_continuations) = max(len(beam.unfinished) for beam in beams), ids.shape
     totals = [each.total for beam in beams for each in beam.unfinished]
-    grid = torch.full((len(beams), most, num_continuations), -torch.inf, dtype=torch.double)
-    counts = torch.tensor([len(beam.unfinished) for beam in beams])
-    is_row = torch.arange(most) < counts[:, None]  # [N, most]
-    grid[is_row] = log_probabilities + torch.tensor(totals, dtype=torch.double)[:, None]
-    best = grid.flatten(1).topk(min(width, most * num_continuations))  # [N, W]
+    longer_totals = log_probabilities + torch.tensor(totals, dtype=torch.double)[:, None]  # [R, K]
+    by_beam = torch.split(longer_totals, [len(beam.unfinished) for beam in beams])
+    grid = pad_sequence(by_beam, batch_first=True, padding_value=-torch.inf)  # [N, rows, K]
+    best = grid.flatten(1).topk(min(width, grid[0].numel()))  # [N, W]
     token_ids, token_scores = ids.tolist(), log_probabilities.tolist()
     parents: list[int] = []
     first_row = 0
@@ -210,7 +209,7 @@ def advance(
         for total, index in zip(values[:num_open], indices, strict=False):
             if total == -math.inf:  # a small vocabulary has no more continuations
                 break
-            number, continuation = divmod(index, num_continuations)
+            number, continuation = divmod(index, ids.shape[1])
             parent, row = before[number], first_row + number
             longer = Hypothesis(
                 (*parent.ids, token_ids[row][continuation]),

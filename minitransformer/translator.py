@@ -17,6 +17,9 @@ from minitransformer.run import RunFolder, scheduled_steps
 from minitransformer.search import GREEDY_SEARCH, TokenScore, beam_search, greedy
 from minitransformer.settings import Config
 
+NUM_ALTERNATIVES = 3  # shown with each token's score
+MAX_NAMED_UNKNOWN = 5
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -180,10 +183,6 @@ def log_probability(token_scores: list[TokenScore]) -> float:
     """Return the log probability of a whole translation."""
     # <PAD> and <BOS>, which are never produced, may have all of the probability.
     return sum(math.log(max(each.probability, sys.float_info.min)) for each in token_scores)
-
-
-NUM_ALTERNATIVES = 3  # shown with each token's score
-MAX_NAMED_UNKNOWN = 5
 
 
 def translate_lines(

@@ -433,11 +433,9 @@ class PairTokenizer:
         notes = []
         for name, side in sides.items():
             size = len(side) - len(SPECIALS)
-            if size != vocab_size:
-                if size < vocab_size:
-                    why = f"nothing is left to merge in {name}"
-                else:
-                    why = f"it has every character of {name}"
-                numbers = f"tokenizer.vocab_size is {vocab_size:,}, the vocabulary {size:,}"
-                notes.append(f"{numbers}: {why}")
+            numbers = f"tokenizer.vocab_size is {vocab_size:,}, the vocabulary {size:,}"
+            if size < vocab_size:
+                notes.append(f"{numbers}: nothing is left to merge in {name}")
+            elif size > vocab_size:
+                notes.append(f"{numbers}: it has every character of {name}")
         return notes

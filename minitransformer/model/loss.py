@@ -137,7 +137,7 @@ def chunked_head_loss(
 
 
 class ChunkedHeadLoss(torch.autograd.Function):
-    """Compute the gradient in the forward pass; the backward pass only scales it."""
+    """Compute the gradients in the forward pass; the backward pass only scales them."""
 
     @staticmethod
     def forward(
@@ -149,85 +149,73 @@ class ChunkedHeadLoss(torch.autograd.Function):
         label_smoothing: float,
         rdrop_alpha: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        total, ctx.gradients = chunked_gradients(
-            states, weight, bias, labels, label_smoothing, rdrop_alpha,
-            needs_gradient=ctx.needs_input_grad[:3],
-        )  # fmt: skip
-        ctx.mark_non_differentiable(total.loss, total.num_right)
-        return total.objective, total.loss, total.num_right
+        objective, loss = states.new_zeros(()), states.new_zeros(())
+        num_right = labels.new_zeros(())
+        needs_gradient = ctx.needs_input_grad[:3]
+        gradients = [
+            torch.zeros_like(each) if needed and each is not None else None
+            for each, needed in zip((states, weight, bias), needs_gradient, strict=True)
+        ]
+        states_grad, weight_grad, bias_grad = gradients
+        uniform = label_smoothing / len(weight)  # what the target distribution gives to every token
+        weight_sum = weight.sum(dim=0)  # [D]; the sum of a row's logits is a product with it
+        bias_sum = states.new_zeros(()) if bias is None else bias.sum()
+        passes, kl_weight = 2 if rdrop_alpha else 1, rdrop_alpha / 2
+        by_pass = states.reshape(passes, len(labels), states.shape[1])  # [P, N, D]
+        rows = max(1, rows_per_chunk(weight) // passes)
+        # One buffer of logits for all chunks.
+        buffer = states.new_empty(passes * min(rows, len(labels)), len(weight))
+        for start in range(0, len(labels), rows):
+            chunk = by_pass[:, start : start + rows].flatten(0, 1)  # [P·C, D]
+            label = labels[start : start + rows].repeat(passes)[:, None]  # [P·C, 1]
+            logits = torch.mm(chunk, weight.t(), out=buffer[: len(chunk)])  # [P·C, V]
+            if bias is not None:
+                logits += bias
+            at_label = logits.gather(1, label)
+            highest = logits.amax(dim=1, keepdim=True)
+            log_ratio = torch.sub(*logits.chunk(passes)) if rdrop_alpha else None  # [C, V]
+            probabilities = torch.softmax(logits, dim=1, out=logits)  # [P·C, V]
+            # log Σ exp(logit - highest); the largest probability is never too small for a logarithm
+            log_sum = -probabilities.amax(dim=1, keepdim=True).log()
+            nll = highest - at_label + log_sum
+            log_sums = highest + log_sum  # log Σ exp(logit)
+            first = len(chunk) // passes
+            loss += nll[:first].sum()
+            num_right += (at_label == highest)[:first].sum()
+            sum_of_logits = (chunk @ weight_sum + bias_sum).sum()
+            smoothed = (1 - label_smoothing) * nll.sum() + label_smoothing * log_sums.sum()
+            objective += (smoothed - uniform * sum_of_logits) / passes
+            if log_ratio is not None:
+                kl = add_kl_gradient(probabilities, log_ratio, log_sums, kl_weight)
+                objective += kl_weight / 2 * kl
+            if not any(needs_gradient):
+                continue
+            # The gradient for the logits is softmax - target distribution, whose uniform part is
+            # subtracted after the loop.
+            probabilities.scatter_add_(1, label, torch.full_like(at_label, label_smoothing - 1))
+            if states_grad is not None:
+                chunk_grad = states_grad.view_as(by_pass)[:, start : start + rows]
+                chunk_grad.copy_(torch.mm(probabilities, weight).view_as(chunk_grad))
+            if weight_grad is not None:
+                weight_grad.addmm_(probabilities.t(), chunk)
+            if bias_grad is not None:
+                bias_grad += probabilities.sum(dim=0)
+        parts = (weight_sum, states.sum(dim=0), states.new_tensor(len(states)))
+        for gradient, part in zip(gradients, parts, strict=True):
+            if gradient is not None:
+                if label_smoothing:
+                    gradient -= uniform * part
+                if passes > 1:
+                    gradient /= passes
+        ctx.gradients = gradients
+        ctx.mark_non_differentiable(loss, num_right)
+        return objective, loss, num_right
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         scaled = (None if each is None else each * scale for each in ctx.gradients)
         return *scaled, None, None, None
-
-
-def chunked_gradients(
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    label_smoothing: float,
-    rdrop_alpha: float,
-    needs_gradient: tuple[bool, bool, bool],
-) -> tuple[HeadLoss, list[Tensor | None]]:
-    """Return the sums, and the objective's gradients for states, weight and bias, if needed."""
-    objective, loss, num_right = states.new_zeros(()), states.new_zeros(()), labels.new_zeros(())
-    inputs = (states, weight, bias)
-    gradients = [
-        torch.zeros_like(each) if needed and each is not None else None
-        for each, needed in zip(inputs, needs_gradient, strict=True)
-    ]
-    states_grad, weight_grad, bias_grad = gradients
-    uniform = label_smoothing / len(weight)  # what the target distribution gives to every token
-    weight_sum = weight.sum(dim=0)  # [D]; the sum of a row's logits is a product with it
-    bias_sum = states.new_zeros(()) if bias is None else bias.sum()
-    passes, kl_weight = 2 if rdrop_alpha else 1, rdrop_alpha / 2
-    by_pass = states.reshape(passes, len(labels), states.shape[1])  # [P, N, D]
-    rows = max(1, rows_per_chunk(weight) // passes)
-    buffer = states.new_empty(passes * min(rows, len(labels)), len(weight))  # one for all chunks
-    for start in range(0, len(labels), rows):
-        chunk = by_pass[:, start : start + rows].flatten(0, 1)  # [P·C, D]
-        label = labels[start : start + rows].repeat(passes)[:, None]  # [P·C, 1]
-        logits = torch.mm(chunk, weight.t(), out=buffer[: len(chunk)])  # [P·C, V]
-        if bias is not None:
-            logits += bias
-        at_label = logits.gather(1, label)
-        highest = logits.amax(dim=1, keepdim=True)
-        log_ratio = torch.sub(*logits.chunk(passes)) if rdrop_alpha else None  # [C, V]
-        probabilities = torch.softmax(logits, dim=1, out=logits)  # [P·C, V]
-        # log Σ exp(logit - highest); the largest probability is never too small for a logarithm
-        log_sum = -probabilities.amax(dim=1, keepdim=True).log()
-        nll = highest - at_label + log_sum
-        first = len(chunk) // passes
-        loss += nll[:first].sum()
-        num_right += (at_label == highest)[:first].sum()
-        sum_of_logits = (chunk @ weight_sum + bias_sum).sum()
-        smoothed = (1 - label_smoothing) * nll.sum() + label_smoothing * (highest + log_sum).sum()
-        objective += (smoothed - uniform * sum_of_logits) / passes
-        if log_ratio is not None:
-            kl = add_kl_gradient(probabilities, log_ratio, highest + log_sum, kl_weight)
-            objective += kl_weight / 2 * kl
-        if not any(needs_gradient):
-            continue
-        # The gradient for the logits is softmax - target distribution; its uniform part comes last.
-        probabilities.scatter_add_(1, label, torch.full_like(at_label, label_smoothing - 1))
-        if states_grad is not None:
-            chunk_grad = states_grad.view_as(by_pass)[:, start : start + rows]
-            chunk_grad.copy_(torch.mm(probabilities, weight).view_as(chunk_grad))
-        if weight_grad is not None:
-            weight_grad.addmm_(probabilities.t(), chunk)
-        if bias_grad is not None:
-            bias_grad += probabilities.sum(dim=0)
-    parts = (weight_sum, states.sum(dim=0), states.new_tensor(len(states)))
-    for gradient, part in zip(gradients, parts, strict=True):
-        if gradient is not None:
-            if label_smoothing:
-                gradient -= uniform * part
-            if passes > 1:
-                gradient /= passes
-    return HeadLoss(objective, loss, num_right), gradients
 
 
 def add_kl_gradient(
