@@ -198,7 +198,7 @@ def advance(
     totals = [each.total for beam in beams for each in beam.unfinished]
     longer_totals = log_probabilities + torch.tensor(totals, dtype=torch.double)[:, None]  # [R, K]
     by_beam = torch.split(longer_totals, [len(beam.unfinished) for beam in beams])
-    grid = pad_sequence(by_beam, batch_first=True, padding_value=-torch.inf)  # [N, rows, K]
+    grid = pad_sequence(list(by_beam), batch_first=True, padding_value=-torch.inf)  # [N, rows, K]
     best = grid.flatten(1).topk(min(width, grid[0].numel()))  # [N, W]
     token_ids, token_scores = ids.tolist(), log_probabilities.tolist()
     parents: list[int] = []

@@ -17,8 +17,6 @@ from minitransformer.errors import CheckpointError
 if TYPE_CHECKING:  # translating needs pad(), and no corpus
     from minitransformer.data.dataset import EncodedPair, EncodedSplit
 
-Lengths = tuple[NDArray[numpy.int32], NDArray[numpy.int32]]  # of sources and of targets
-
 
 class Batch(NamedTuple):
     """Padded ids; `target_input` is `target_output` shifted right by one position."""
@@ -36,13 +34,13 @@ class Batch(NamedTuple):
 
 
 def make_batch(pairs: list["EncodedPair"], start_id: int) -> Batch:
-    """Pad pairs to one length and shift the targets behind the start token."""
+    """Return pairs as a padded batch, whose decoder input begins with the start token."""
     target = pad([pair.target for pair in pairs])
     return Batch(pad([pair.source for pair in pairs]), shifted(target, start_id), target)
 
 
 def pad(rows: list[list[int]]) -> Int[Tensor, "batch length"]:
-    """[[1, 2], [3]] -> [[1, 2], [3, PAD]]"""
+    """Return rows padded to the longest one: [[1, 2], [3]] -> [[1, 2], [3, PAD]]"""
     width = max(map(len, rows))
     return torch.tensor([row + [PAD_ID] * (width - len(row)) for row in rows], dtype=torch.long)
 
@@ -51,7 +49,7 @@ def shifted(target: Int[Tensor, "batch target"], start_id: int) -> Int[Tensor, "
     """Return the decoder's input for teacher forcing: [[7, EOS]] -> [[start, 7]]"""
     start = target.new_full((len(target), 1), start_id)
     later = torch.cat([start, target[:, :-1]], dim=1)
-    return later.masked_fill(target == PAD_ID, PAD_ID)  # the <EOS> of shorter rows is not read
+    return later.masked_fill(target == PAD_ID, PAD_ID)  # nothing is predicted from an <EOS>
 
 
 class BatchStream:
@@ -105,10 +103,18 @@ class BatchStream:
 
 
 def epoch_order(
-    lengths: Lengths, *, batch_tokens: int, seed: int, epoch: int
+    lengths: tuple[NDArray[numpy.int32], NDArray[numpy.int32]],
+    *,
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
 ) -> list[NDArray[numpy.int64]]:
-    """Return an epoch's batches as indices of pairs: each index once, similar lengths together."""
-    random = numpy.random.RandomState(fold_in(seed, epoch) % 2**32)  # its stream is frozen for good
+    """Return an epoch's batches as indices of pairs: each index once, similar lengths together.
+
+    `lengths` are those of all sources and of all targets.
+    """
+    # RandomState, not Generator: NumPy promises never to change its numbers.
+    random = numpy.random.RandomState(fold_in(seed, epoch) % 2**32)
     sources, targets = lengths
     shuffled = random.permutation(len(sources))
     by_length = shuffled[numpy.lexsort((sources[shuffled], targets[shuffled]))]
@@ -133,7 +139,7 @@ MASK_64 = 2**64 - 1
 
 
 def fold_in(*numbers: int) -> int:
-    """Return one well-spread 63-bit seed for several numbers (splitmix64's finisher, chained)."""
+    """Return a 63-bit seed that depends on all of the numbers (the mixing of splitmix64)."""
     state = 0
     for number in numbers:
         state = (state ^ (number & MASK_64)) + 0x9E3779B97F4A7C15 & MASK_64

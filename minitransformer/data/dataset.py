@@ -81,7 +81,7 @@ class Sentences(NamedTuple):
 
 
 class SentencesBuilder:
-    """Collects one side's arrays sentence by sentence."""
+    """Collect the arrays of `Sentences` sentence by sentence."""
 
     def __init__(self, vocab_size: int) -> None:
         self.ids = array("H" if vocab_size <= 2**16 else "i")
@@ -98,7 +98,7 @@ class SentencesBuilder:
 
 
 class EncodedSplit(Sequence[EncodedPair]):
-    """A split's pairs; indexing makes lists of ids of a pair."""
+    """The pairs of a split as ids; an index makes a pair's lists out of the arrays."""
 
     def __init__(self, sources: Sentences, targets: Sentences) -> None:
         self.sources = sources
@@ -149,7 +149,7 @@ def prepare_dataset(config: Config, tokenizer: PairTokenizer | None = None) -> D
         encoded["test"] = encode_split(corpus.splits["test"], trained, max_length)
     check_splits(list(corpus.splits.values()))
     dataset = Dataset(corpus, trained, encoded, digest.hexdigest())
-    # A tokenizer that was given may have been trained on other data than the path is a hash of.
+    # The path is a hash of the data, and a given tokenizer may have been trained on other data.
     if cached_at and tokenizer is None and len(encoded["train"]) >= MIN_CACHED_PAIRS:
         try:
             write_cache(dataset, cached_at, config)
@@ -169,12 +169,10 @@ def encode_split(
 
     `digest` is fed with the text that is kept, so that a resumed run can notice other data.
     """
-    sources, targets = (
-        SentencesBuilder(len(tokenizer.source)),
-        SentencesBuilder(len(tokenizer.target)),
-    )
+    sources = SentencesBuilder(len(tokenizer.source))
+    targets = SentencesBuilder(len(tokenizer.target))
     dropped: list[bool] = []
-    unknown, tokens = [0, 0], [0, 0]
+    unknown, tokens = [0, 0], [0, 0]  # of sources and of targets
     numbered = split.numbered()
     while chunk := list(islice(numbered, ENCODING_CHUNK)):
         for (number, pair), source, target in encode_chunk(chunk, tokenizer):
@@ -200,9 +198,8 @@ def encode_split(
     split.report.dropped += sum(dropped)
     if any(unknown):
         rates = [count / max(total, 1) for count, total in zip(unknown, tokens, strict=True)]
-        split.report.defects[
-            "unknown"
-        ].detail = f"{rates[0]:.1%} of all source and {rates[1]:.1%} of all target tokens"
+        entry = split.report.defects["unknown"]
+        entry.detail = f"{rates[0]:.1%} of all source and {rates[1]:.1%} of all target tokens"
     return EncodedSplit(sources.build(), targets.build())
 
 
@@ -235,7 +232,7 @@ def cache_path(config: Config, sources: dict[str, Source]) -> Path:
 
 
 def write_cache(dataset: Dataset, path: Path, config: Config) -> None:
-    """Write aside, then rename; where another process was faster, its copy is as good."""
+    """Write a dataset's folder aside, then rename it; a copy that is already there is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(".*.part"):  # of processes that were killed
         with contextlib.suppress(OSError):
@@ -271,7 +268,7 @@ def write_cache(dataset: Dataset, path: Path, config: Config) -> None:
         try:
             aside.rename(path)
         except OSError:
-            if not path.exists():
+            if not path.exists():  # else another process was faster
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -301,6 +298,6 @@ def load_cached(
             splits[name] = Split(name, sources.get(name, sources["train"]), kept, report)
             encoded[name] = EncodedSplit(Sentences(*arrays[:2]), Sentences(*arrays[2:]))
     except (OSError, ValueError, CheckpointError):
-        return None  # it is only a copy, to be made again
+        return None  # it will be written again
     notes = [f"the encoded corpus is taken from {path}"]
     return Dataset(Corpus(config.data, splits), cached, encoded, meta["fingerprint"], notes)

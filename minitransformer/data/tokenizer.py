@@ -36,12 +36,12 @@ class Encoded(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The tokens without an end marker."""
+        """Return the tokens without an end marker."""
         return self.tokens[:-1] if self.ids[-1:] == [EOS_ID] else self.tokens
 
     @property
     def unknown(self) -> list[str]:
-        """The tokens that the vocabulary does not have, each once."""
+        """Return the tokens that the vocabulary does not have, each once."""
         pairs = zip(self.tokens, self.ids, strict=True)
         return list(dict.fromkeys(token for token, id in pairs if id == UNK_ID))
 
@@ -112,7 +112,7 @@ def join_words(words: list[str]) -> str:
 
 
 class BaseTokenizer:
-    """What words and pieces have in common: a vocabulary, as tokens by id and ids by token."""
+    """A vocabulary of words or pieces: tokens by id and ids by token."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens

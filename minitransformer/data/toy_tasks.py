@@ -49,7 +49,7 @@ TASKS = {
 def task_pairs(name: str, split: str) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a task's split, always the same ones; no source is in two splits."""
     task = TASKS[name]
-    random = RandomState(1)  # its stream is frozen for good
+    random = RandomState(1)  # not Generator: NumPy promises never to change these numbers
     seen: set[str] = set()
     for current_split, size in task.sizes.items():
         found = 0

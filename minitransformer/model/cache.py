@@ -13,8 +13,8 @@ from torch import Tensor
 class KeyValues:
     """The keys and values of one attention, heads split.
 
-    Self-attention appends those of each new token. Cross-attention is `static`: the memory never
-    changes, so its keys and values are computed by the first call and used by all later ones.
+    Self-attention appends those of each new token. Cross-attention is `static`: its keys and
+    values are those of the memory, computed by the first call and used by all later ones.
     """
 
     def __init__(self, *, static: bool) -> None:
@@ -58,9 +58,9 @@ class LayerCache(NamedTuple):
 
 
 class KeyValueCache:
-    """The cache of a Transformer's decoder: that of each layer, and the mask of the target.
+    """The cache of a Transformer's decoder: that of each layer, and the target's padding mask.
 
-    It belongs to one memory, whose keys and values cross-attention keeps.
+    It is good for one memory, whose keys and values cross-attention keeps.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -71,7 +71,7 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """How many target tokens have been decoded."""
+        """Return how many target tokens have been decoded."""
         return 0 if self.target_mask is None else self.target_mask.shape[-1]
 
     def update_mask(self, mask: Bool[Tensor, "batch 1 1 new"]) -> Bool[Tensor, "batch 1 1 length"]:
