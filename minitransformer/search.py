@@ -29,8 +29,9 @@ class SearchConfig(NamedTuple):
     length_penalty: float = 1.0
 
     def __str__(self) -> str:
-        beam = f"beam of {self.beam}, length penalty {self.length_penalty:g}"
-        return "greedy" if self.beam == 1 else beam
+        if self.beam == 1:
+            return "greedy"
+        return f"beam of {self.beam}, length penalty {self.length_penalty:g}"
 
     def num_sentences(self, batch_size: int) -> int:
         """Return how many sentences to search at once: fewer for a wide beam, which adds rows."""
@@ -47,7 +48,7 @@ def translate_ids(
     max_lengths: list[int],
     search: SearchConfig,
 ) -> list[list[int]]:
-    """Return the best translation of each row."""
+    """Return the ids of the best translation of each row."""
     if search.beam == 1:
         rows = greedy(
             model, source, start_id=start_id, max_lengths=max_lengths, probabilities=False

@@ -17,6 +17,8 @@ from minitransformer.errors import CheckpointError
 if TYPE_CHECKING:  # translating needs pad(), and no corpus
     from minitransformer.data.dataset import EncodedPair, EncodedSplit
 
+MASK_64 = 2**64 - 1
+
 
 class Batch(NamedTuple):
     """Padded ids; `target_input` is `target_output` shifted right by one position."""
@@ -97,7 +99,7 @@ class BatchStream:
         source, target = (
             torch.from_numpy(side.padded(own if len(own) else indices[:1], PAD_ID))
             for side in (self.pairs.sources, self.pairs.targets)
-        )
+        )  # [B, S] and [B, T]
         target_input = shifted(target, self.start_id)
         return Batch(source, target_input, target if len(own) else target.fill_(PAD_ID))
 
@@ -133,9 +135,6 @@ def cut_batches(widths: list[int], batch_tokens: int) -> list[int]:
             cuts.append(index)
             start, widest = index, width
     return cuts
-
-
-MASK_64 = 2**64 - 1
 
 
 def fold_in(*numbers: int) -> int:
