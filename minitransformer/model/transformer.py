@@ -104,10 +104,6 @@ class MultiHeadAttention(nn.Module):
         cross-attention, whose key_value stays the same, the first call fills it and later calls
         only read it.
         """
-        positions = None
-        if self.rotary:
-            start = 0 if cache is None else cache.length
-            positions = torch.arange(start, start + x.shape[1], device=x.device)
         if cache is not None and cache.is_complete:  # cross-attention after the first call
             key, value = cache.contents
         else:
@@ -115,13 +111,13 @@ class MultiHeadAttention(nn.Module):
             # order, and trained weights would differ in their last bits.
             key = split_heads(self.key(key_value), self.num_heads)  # [B, H, keys, d_head]
             value = split_heads(self.value(key_value), self.num_heads)
-            if positions is not None:
-                key = rotate(key, positions)
-            if cache is not None:
-                key, value = cache.update(key, value)  # now with those of earlier calls
         query = split_heads(self.query(x), self.num_heads)  # [B, H, queries, d_head]
-        if positions is not None:
-            query = rotate(query, positions)
+        if self.rotary:
+            start = 0 if cache is None else cache.length  # the position of the first vector of x
+            positions = torch.arange(start, start + x.shape[1], device=x.device)
+            query, key = rotate(query, positions), rotate(key, positions)
+        if cache is not None and not cache.is_complete:
+            key, value = cache.update(key, value)  # now with those of earlier calls
         attention = attend(
             query,
             key,
