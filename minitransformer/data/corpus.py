@@ -27,7 +27,6 @@ from minitransformer.data.readers import (
     read_tsv,
 )
 from minitransformer.data.tokenizer import normalize
-from minitransformer.data.toy_tasks import TASKS, task_pairs
 from minitransformer.errors import DataError
 from minitransformer.settings import Config, CorpusPath, DataConfig
 from minitransformer.storage import file_checksum
@@ -115,6 +114,8 @@ def find_sources(config: DataConfig) -> dict[str, Source]:
     if isinstance(train, tuple) or expand_path(train).is_file():
         sources = {"train": file_source(train, columns)}
     else:
+        from minitransformer.data.toy_tasks import TASKS  # only names that are no files need it
+
         folder = expand_path(train)
         if train in shipped_corpora():
             sources = shipped_sources(train, columns)
@@ -177,6 +178,8 @@ def shipped_sources(corpus: str, columns: Columns) -> dict[str, Source]:
 
 
 def task_source(task: str, split: str) -> Source:
+    from minitransformer.data.toy_tasks import task_pairs  # files do not need it
+
     def rows() -> Iterator[Row]:
         for number, pair in enumerate(task_pairs(task, split), start=1):
             yield Row(number, *pair)
