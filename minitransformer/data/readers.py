@@ -231,11 +231,11 @@ def describe_misalignment(source_path: Path, target_path: Path) -> str:
 
 
 def first_mismatch(sources: list[str], targets: list[str]) -> int | None:
-    """Return the index from which lines fit better when the longer file skips some.
+    """Return the index of the first line that the longer file must skip for the lines to fit.
 
-    With k lines too many, the best path through both files has k skips; the first of them is where
-    to look. best[n] is the least cost of matching the first n lines of the shorter file with j
-    lines skipped so far. None when the lines are too much alike.
+    Dynamic programming over the skips: best[n] is the least cost of matching the first n lines of
+    the shorter file with the skips so far, first[n] is where the first of these was made. Return
+    None when the lines are too much alike.
     """
     short, long = sorted((sources, targets), key=len)
     missing = len(long) - len(short)
@@ -243,7 +243,7 @@ def first_mismatch(sources: list[str], targets: list[str]) -> int | None:
     skips = range(1, missing + 1) if missing <= MAX_GAPS else (missing,)
     best = numpy.append(0.0, match_cost(*features, 0).cumsum())
     unskipped = float(best[-1])
-    first = numpy.arange(len(best))  # where the best path made its first skip
+    first = numpy.arange(len(best))
     for skip in skips:
         total = numpy.append(0.0, match_cost(*features, skip).cumsum())
         gain = best - total
@@ -255,8 +255,8 @@ def first_mismatch(sources: list[str], targets: list[str]) -> int | None:
     return int(first[-1]) if worst - float(best[-1]) > MIN_GAIN else None
 
 
-def line_features(lines: list[str], others: list[str]) -> list[Floats]:
-    """Return each line's length relative to the median, its ? or !, and a word of both files."""
+def line_features(lines: list[str], others: list[str]) -> Floats:
+    """Return three rows: each line's length less the median, its ? or !, a word of both files."""
 
     def code(text: str) -> int:  # the same on every machine; 0 for no text
         return zlib.crc32(text.encode("utf-8", errors="surrogatepass"))
@@ -265,19 +265,16 @@ def line_features(lines: list[str], others: list[str]) -> list[Floats]:
     shared = {word for line in others for word in line.split()}
     common = [min((w for w in line.split() if w in shared), default="", key=code) for line in lines]
     ends = [line[-1:] if line[-1:] in "?!" else "" for line in lines]
-    return [
-        lengths - numpy.median(lengths),
-        numpy.array([code(end) for end in ends], dtype=float),
-        numpy.array([code(word) for word in common], dtype=float),
-    ]
+    return numpy.stack(
+        (lengths - numpy.median(lengths), [code(end) for end in ends], [code(w) for w in common])
+    )
 
 
-def match_cost(short: list[Floats], long: list[Floats], skip: int) -> Floats:
+def match_cost(short: Floats, long: Floats, skip: int) -> Floats:
     """Return how badly each line of the shorter file fits the one `skip` lines further down."""
-    candidates = [feature[skip : skip + len(short[0])] for feature in long]
-    costs: Floats = numpy.abs(candidates[0] - short[0])
-    for ours, theirs in zip(short[1:], candidates[1:], strict=True):
-        costs = costs + (ours != theirs)
+    candidates = long[:, skip : skip + short.shape[1]]
+    _, other_end, other_word = short != candidates
+    costs: Floats = numpy.abs(candidates[0] - short[0]) + other_end + other_word
     return costs
 
 
