@@ -59,16 +59,15 @@ def train(
     from minitransformer.doctor.model_checks import CheckModel
     from minitransformer.model.base import choose_device
     from minitransformer.run import RunFolder
-    from minitransformer.training.callbacks import Callback
-    from minitransformer.training.distributed import init_distributed, own_device
-    from minitransformer.training.trainer import Trainer
+    from minitransformer.training.distributed import init_distributed, local_device
+    from minitransformer.training.trainer import Callback, Trainer
 
     if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process
         take_interrupts()
     run = RunFolder(run_path)
     if workers:
         workers.before_exit = run.release
-    device = own_device(choose_device(options.device), config.training.processes)
+    device = local_device(choose_device(options.device), config.training.processes)
     with init_distributed(workers, device, config.training.join_timeout) as ranks:
         callbacks: list[Callback] = [CheckModel()]
         if ranks.is_first:

@@ -11,8 +11,7 @@ from minitransformer.command_line import output_errors
 from minitransformer.data.tokenizer import SPECIALS, normalize
 from minitransformer.evaluation import Evaluation
 from minitransformer.settings import ModelConfig
-from minitransformer.training.callbacks import Callback, StepMetrics
-from minitransformer.training.trainer import Trainer
+from minitransformer.training.trainer import Callback, StepMetrics, Trainer
 
 COLUMNS = ("step", "split", "loss", "exact", "teacher-forced", "free-running", "BLEU", "chrF")
 TABLE = "{:>7}  {:5}  {:>7}  {:>7}  {:>14}  {:>12}  {:>5}  {:>5}"
@@ -24,12 +23,13 @@ class Console(Callback):
     def __init__(self) -> None:
         self.bar: tqdm[Never] | None = None
         self.latest: dict[str, Evaluation] = {}
+        self.example = ""  # a source sentence
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
     @output_errors()
     def on_start(self, trainer: Trainer) -> None:
-        for line in plan(trainer):
-            print(line)
+        self.example = trainer.corpus.train.first(1)[0].source
+        print(*plan(trainer), sep="\n")
         for note in trainer.notes:
             print(f"note: {note}", file=sys.stderr)
         run, steps = trainer.run_folder.path, trainer.config.training.steps
@@ -107,7 +107,7 @@ class Console(Callback):
                 print(f"  {reason_of_end(trainer)}")
             if weights := weights_of_translation(trainer):
                 print(f"  (of the last step; translate.py uses {weights})")
-        print(*next_commands(trainer), sep="\n")
+        print(*next_commands(trainer, self.example), sep="\n")
 
 
 def plan(trainer: Trainer) -> list[str]:
@@ -229,13 +229,13 @@ def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[s
     ]
 
 
-def next_commands(trainer: Trainer) -> list[str]:
+def next_commands(trainer: Trainer, example: str) -> list[str]:
     """Return commands that translate with the run and show what it did."""
     run = trainer.run_folder.path
     translate = f"  python translate.py --run {shlex.quote(str(run))}"
-    is_plain = not set(trainer.example) & set('"$`\\!')
-    example = f'"{trainer.example}"' if is_plain else shlex.quote(trainer.example)
-    lines = ["\nNext:", translate, f"{translate} --walkthrough {example}"]
+    is_plain = not set(example) & set('"$`\\!')
+    quoted = f'"{example}"' if is_plain else shlex.quote(example)
+    lines = ["\nNext:", translate, f"{translate} --walkthrough {quoted}"]
     if trainer.config.logging.tensorboard:
         folder = shlex.quote(str(run.parent if run.parent.name == "runs" else run))
         # Without the option, TensorBoard drops some of more than ten pictures under a name.

@@ -332,7 +332,7 @@ RENAMED_VALUES = [
      "'model.activation_dropout'"),
     ("training: {train_only: [encoder.layers.0.feed_forward.widen]}",
      "'training.train_only' was renamed to 'training.trainable'; instead of "
-     "['encoder.layers.0.feed_forward.widen'], write ['encoder.layers.0.feed_forward.fc1']"),
+     "[encoder.layers.0.feed_forward.widen], write [encoder.layers.0.feed_forward.fc1]"),
 ]  # fmt: skip
 
 

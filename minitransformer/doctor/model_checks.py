@@ -23,9 +23,8 @@ from minitransformer.model.loss import TrainingLoss, cross_entropy
 from minitransformer.model.trace import record
 from minitransformer.search import TokenScore, eval_mode, greedy
 from minitransformer.settings import Config
-from minitransformer.training.callbacks import Callback
 from minitransformer.training.optimizer import AdamW
-from minitransformer.training.trainer import Trainer
+from minitransformer.training.trainer import Callback, Trainer
 
 LOOKED_AT = 200  # of a corpus's pairs, from the first on
 PAIRS = 6

@@ -30,8 +30,7 @@ from minitransformer.model.transformer import Embedding
 from minitransformer.run import RunFolder
 from minitransformer.search import eval_mode
 from minitransformer.settings import Config, ModelConfig
-from minitransformer.training.callbacks import Callback
-from minitransformer.training.trainer import Trainer
+from minitransformer.training.trainer import Callback, Trainer
 from minitransformer.translator import Translator
 
 init_weights = base.init_weights

@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from minitransformer import __version__
-from minitransformer.checkpoint import TrainerState, load_weights, refuse_other_settings
+from minitransformer.checkpoint import (
+    TrainerState,
+    copy_into,
+    model_tensors,
+    read_tensors,
+    refuse_other_settings,
+)
 from minitransformer.config import changed_keys, config_to_yaml
 from minitransformer.data.dataset import Dataset, prepare_dataset
-from minitransformer.errors import CheckpointError, ConfigError, DataError
+from minitransformer.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
@@ -35,6 +41,7 @@ RESUMABLE_KEYS = {
     "logging.every",
     "logging.examples",
 }
+WEIGHTS = Path(__file__).parent / "weights"  # of sheets; `worked NAME --weights` writes them
 DATA_SECTIONS = ("data.", "filters.")  # may change, too, as long as the pairs stay the same
 
 
@@ -61,8 +68,8 @@ def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
     resumes = run.has_started and not fresh
     changes = changed_settings(run, config) if resumes else {}
     dataset = reload_data(run, config) if resumes else prepare_dataset(config)
-    if run.lock and run.lock.complaint:
-        dataset.notes.append(run.lock.complaint)
+    if run.lock and run.lock.warning:
+        dataset.notes.append(run.lock.warning)
     if "valid" not in dataset.corpus.splits and config.evaluation.best_metric != "none":
         raise DataError(
             f"evaluation.best_metric: {dataset.corpus.name} has no held-out pairs to measure it "
@@ -174,7 +181,7 @@ def load_training_state(
             f"now{f' ({why})' if why else ''}; use --fresh to start over, or "
             "another --run"
         )
-    load_weights(model, checkpoint.model, str(checkpoint.path))
+    copy_into(model_tensors(model), checkpoint.model, str(checkpoint.path))
     try:
         optimizer.load(checkpoint.optimizer)
     except CheckpointError as error:
@@ -182,3 +189,15 @@ def load_training_state(
     if not damages and not setup.changes:
         run.prune_checkpoints(state, config)
     return state, [f"{damage}; went back to {checkpoint.path.name}" for damage in damages]
+
+
+def load_initial_weights(model: EncoderDecoder, name: str) -> None:
+    """Load the weights that `training.init_from` names: a file, or one that ships."""
+    shipped = {path.stem: path for path in WEIGHTS.glob("*.safetensors")}
+    path = shipped[name] if name in shipped and not Path(name).is_file() else Path(name)
+    if not path.exists():
+        raise ConfigError(
+            f"training.init_from: there is no file '{name}'{did_you_mean(name, shipped)}; "
+            f"weights that ship: {', '.join(sorted(shipped))}"
+        )
+    copy_into(model_tensors(model), read_tensors(path.resolve()), name, partial=True)
