@@ -12,7 +12,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
-from minitransformer.config import Mistake, build_section, changed_between, rename_settings
+from minitransformer.config import Mistake, build_section, differences, flatten, rename_settings
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.model.base import EncoderDecoder, build_model
@@ -138,17 +138,13 @@ def weights_settings(config: Config) -> dict[str, dict[str, Any]]:
 
 def refuse_other_settings(settings: dict[str, Any], step: str, config: Config, run: Path) -> None:
     """Refuse a config.yaml that differs from the settings that the weights were trained with."""
-    present = weights_settings(config)
-    for section, values in settings.items():
-        for key in values if isinstance(values, dict) else ():
-            if key not in present.get(section, {}):
-                raise CheckpointError(f"{run}: {step} has an unknown setting '{section}.{key}'")
-    changed = changed_between(settings, present)
-    if changed:
-        differences = "; ".join(f"{key} is {new}, not {old}" for key, (old, new) in changed.items())
+    saved, present = flatten(settings), flatten(weights_settings(config))
+    if unknown := sorted(saved.keys() - present.keys()):
+        raise CheckpointError(f"{run}: {step} has an unknown setting '{unknown[0]}'")
+    if changed := differences(saved, present):
+        changes = "; ".join(f"{key} is {new}, not {old}" for key, (old, new) in changed.items())
         raise CheckpointError(
-            f"{run / 'config.yaml'}: not what {step} was trained with ({differences}); "
-            "change it back"
+            f"{run / 'config.yaml'}: not what {step} was trained with ({changes}); change it back"
         )
 
 
@@ -188,11 +184,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def copy_into(
-    targets: dict[str, Tensor],
-    values: dict[str, Tensor],
-    where: str,
-    *,
-    partial: bool = False,
+    targets: dict[str, Tensor], values: dict[str, Tensor], where: str, *, partial: bool = False
 ) -> None:
     """Copy tensors by name, if they are those of the targets, or some of them where `partial`."""
     check_tensors(targets, values, where, partial=partial)
@@ -202,11 +194,7 @@ def copy_into(
 
 
 def check_tensors(
-    targets: dict[str, Tensor],
-    values: dict[str, Tensor],
-    where: str,
-    *,
-    partial: bool = False,
+    targets: dict[str, Tensor], values: dict[str, Tensor], where: str, *, partial: bool = False
 ) -> None:
     """Refuse missing and unknown names, and other shapes or dtypes."""
     if (missing := sorted(targets.keys() - values.keys())) and not partial:

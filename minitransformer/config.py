@@ -55,8 +55,11 @@ def apply_override(data: dict[str, Any], override: str) -> str:
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key or not sections:
-        meant = [f", such as {name}={text or 'VALUE'}" for name in settings_called(key)][:1]
-        raise UsageError(f"--set {override}: write it as section.key=value{''.join(meant)}")
+        meant = ""
+        if names := settings_called(key):  # the value of a renamed one may have changed, too
+            value = text if text and names[0].endswith(f".{key}") else "VALUE"
+            meant = f", such as {names[0]}={value}"
+        raise UsageError(f"--set {override}: write it as section.key=value{meant}")
     for section in sections:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
@@ -67,7 +70,7 @@ def apply_override(data: dict[str, Any], override: str) -> str:
 
 def settings_called(key: str) -> list[str]:
     """Return the dotted names of the settings with this key, or of those that had it earlier."""
-    present = [f"{name}.{key}" for name, section in asdict(Config()).items() if key in section]
+    present = [name for name in flatten(asdict(Config())) if name.endswith(f".{key}")]
     return present or [
         new for old in RENAMED if old.endswith(f".{key}") for new in RENAMED[old].keys
     ]
@@ -78,17 +81,13 @@ def rename_settings(sections: dict[str, Any], where: str) -> dict[str, Any]:
 
     Raises ConfigError where a setting is given by both names: an old one must not hide another.
     """
+    old = {key: value for key, value in flatten(sections).items() if key in RENAMED}
     renamed: dict[str, Any] = {}
-    old: dict[str, Any] = {}
     for name, section in sections.items():
         if not isinstance(section, dict):
             renamed[name] = section
-            continue
-        for key, value in section.items():
-            if f"{name}.{key}" in RENAMED:
-                old[f"{name}.{key}"] = value
-            else:
-                renamed.setdefault(name, {})[key] = value
+        elif kept := {key: value for key, value in section.items() if f"{name}.{key}" not in old}:
+            renamed[name] = kept
     for dotted, value in old.items():
         for new in RENAMED[dotted].keys:
             name, _, key = new.partition(".")
@@ -138,18 +137,26 @@ def config_to_yaml(config: Config) -> str:
 
 def changed_keys(old: Config, new: Config) -> dict[str, tuple[str, str]]:
     """Return the dotted keys whose values differ between two configs, each with both values."""
-    return changed_between(asdict(old), asdict(new))
+    return differences(flatten(asdict(old)), flatten(asdict(new)))
 
 
-def changed_between(old: Any, new: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Do the same for plain sections; a key that the old ones do not have is not compared."""
-    changed = {}
-    for section, values in new.items():
-        before = old.get(section) if isinstance(old, dict) else None
-        for key, value in values.items():
-            if isinstance(before, dict) and key in before and before[key] != value:
-                changed[f"{section}.{key}"] = describe(before[key]), describe(value)
-    return changed
+def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return what changed, as text; a key that the old settings do not have is not compared."""
+    return {
+        key: (describe(old[key]), describe(value))
+        for key, value in new.items()
+        if key in old and old[key] != value
+    }
+
+
+def flatten(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return {"section.key": value, …}, without what is not in a section."""
+    return {
+        f"{name}.{key}": value
+        for name, section in sections.items()
+        if isinstance(section, dict)
+        for key, value in section.items()
+    }
 
 
 class Mistake(typing.NamedTuple):
@@ -196,10 +203,9 @@ def unknown_key(dotted: str, value: Any, known: Iterable[str]) -> list[Mistake]:
             for key, inner in value.items()
             for mistake in unknown_key(f"{dotted}.{key}", inner, ())
         ]
-    *section, key = dotted.split(".")
-    meant = did_you_mean(key, known)
-    if not meant and not section and (elsewhere := settings_called(key)):
-        meant = f": did you mean '{elsewhere[0]}'?"
+    meant = did_you_mean(dotted.rpartition(".")[2], known)
+    if "." not in dotted and (names := settings_called(dotted)):
+        meant = f": did you mean '{names[0]}'?"
     return [Mistake(dotted, f"unknown key '{dotted}'{meant}")]
 
 
