@@ -72,10 +72,10 @@ def train(
         callbacks: list[Callback] = [CheckModel()]
         if ranks.is_first:
             callbacks.append(Console())
-        if ranks.is_first and config.logging.tensorboard:
-            from minitransformer.explain.tensorboard import TensorBoard
+            if config.logging.tensorboard:
+                from minitransformer.explain.tensorboard import TensorBoard
 
-            callbacks.append(TensorBoard())
+                callbacks.append(TensorBoard())
         with ranks.propagate_errors():
             if ranks.is_first:
                 run.hold()
@@ -89,7 +89,9 @@ if __name__ == "__main__":
     # Of torchrun's processes on a machine, the first one reports errors.
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     code = run_command(lambda: main(sys.argv[1:]), is_quiet=not is_first and not is_worker())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torch takes a second to end, and complains
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # torch takes a second to end, and would print a traceback
     if not is_first:  # torch's threads do not always end as quietly as they should
         sys.stderr.flush()
         os._exit(code)

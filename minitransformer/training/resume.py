@@ -3,7 +3,7 @@
 import base64
 import json
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from minitransformer import __version__
@@ -14,8 +14,9 @@ from minitransformer.checkpoint import (
     read_tensors,
     refuse_other_settings,
 )
-from minitransformer.config import changed_keys, config_to_yaml
+from minitransformer.config import changed_keys, config_from_data
 from minitransformer.data.dataset import Dataset, prepare_dataset
+from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.run import RunFolder
@@ -80,12 +81,12 @@ def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
 
 def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
     """Return the settings that changed since a run began; refuse those that must not."""
-    began_with = run.load_config()
+    own_config = run.load_config()
     step, content = run.newest_content()
-    refuse_other_settings(content["settings"], step, began_with, run.path)
+    refuse_other_settings(content["settings"], step, own_config, run.path)
     changes = {
         key: f"{key}: {old}, now {new}"
-        for key, (old, new) in changed_keys(began_with, config).items()
+        for key, (old, new) in changed_keys(own_config, config).items()
     }
     refused = [
         change
@@ -125,7 +126,7 @@ def to_broadcast(setup: RunSetup, config: Config) -> bytes:
     return json.dumps(
         {
             "version": __version__,
-            "config": config_to_yaml(config),
+            "config": asdict(config),
             "tokenizer": {name: base64.b85encode(files[name]).decode() for name in files},
             "fingerprint": setup.dataset.fingerprint,
             "resumes": setup.resumes,
@@ -141,20 +142,17 @@ def from_broadcast(message: bytes, config: Config) -> RunSetup:
             "all processes of a run must have the same version of minitransformer, "
             f"not {first['version']} and {__version__}"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunFolder(Path(folder))
-        (run.path / "config.yaml").write_text(first["config"], encoding="utf-8")
-        (run.path / "tokenizer").mkdir()
-        for name, content in first["tokenizer"].items():
-            (run.path / "tokenizer" / name).write_bytes(base64.b85decode(content))
-        changed = changed_keys(run.load_config(), config)
-        tokenizer = run.load_tokenizer(config)
+    changed = changed_keys(config_from_data(first["config"], "rank 0"), config)
     changed.pop("data.cache", None)  # each machine may have its own
     if changed:
         differences = (f"{key}: {one} and {other}" for key, (one, other) in changed.items())
         raise ConfigError(
             f"the processes of this run have different settings ({'; '.join(differences)})"
         )
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in first["tokenizer"].items():
+            (Path(folder) / name).write_bytes(base64.b85decode(content))
+        tokenizer = PairTokenizer.from_folder(Path(folder), config)
     dataset = prepare_dataset(config, tokenizer)
     if dataset.fingerprint != first["fingerprint"]:
         raise DataError(f"the processes of this run read different pairs as {dataset.corpus.name}")
@@ -178,8 +176,7 @@ def load_training_state(
         )
         raise CheckpointError(
             f"{run.path} was begun with other sentence pairs than {setup.dataset.corpus.name} has "
-            f"now{f' ({why})' if why else ''}; use --fresh to start over, or "
-            "another --run"
+            f"now{f' ({why})' if why else ''}; use --fresh to start over, or another --run"
         )
     copy_into(model_tensors(model), checkpoint.model, str(checkpoint.path))
     try:

@@ -144,8 +144,7 @@ class Trainer:
             self.ranks.set_timeout(self.config.training.step_timeout)
             if self.state.step == 0:
                 self.evaluate()
-            exit_code = self.ranks.all_reduce_max(stop.exit_code)
-            while not self.is_finished and not exit_code:
+            while not self.is_finished and not self.ranks.all_reduce_max(stop.exit_code):
                 metrics = self.step()
                 for callback in self.callbacks:
                     callback.on_step(self, metrics)
@@ -154,7 +153,6 @@ class Trainer:
                     self.evaluate()
                 if is_due or self.state.step % self.config.training.save_every == 0:
                     self.save()
-                exit_code = self.ranks.all_reduce_max(stop.exit_code)
             if self.state.step > self.saved_step:  # a signal came between two saves
                 self.save()
             exit_code = self.ranks.all_reduce_max(stop.exit_code)
