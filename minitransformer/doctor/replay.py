@@ -11,9 +11,9 @@ from minitransformer.errors import CheckpointError, escape_controls
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.run import RunFolder
 from minitransformer.training.divergence import (
-    BATCH,
-    FOLDER,
-    WEIGHTS,
+    BATCH_FILE,
+    DIVERGED_FOLDER,
+    WEIGHTS_FILE,
     NonFiniteReport,
     TensorMaximum,
     locate_nonfinite,
@@ -25,8 +25,8 @@ MAX_STAGES, MAX_PAIRS = 15, 10  # to be printed: the last stages, the first pair
 
 def replay(folder: Path) -> int:
     """Print where a saved batch becomes NaN or Inf; return the exit code."""
-    if not (folder / BATCH).exists():
-        saved = sorted([*folder.glob("step-*"), *folder.glob(f"{FOLDER}/step-*")])
+    if not (folder / BATCH_FILE).exists():
+        saved = sorted([*folder.glob("step-*"), *folder.glob(f"{DIVERGED_FOLDER}/step-*")])
         hint = f": did you mean {saved[-1]}?" if saved else ""
         raise CheckpointError(f"{folder} is not a saved batch of a diverged training{hint}")
     report = read_nonfinite_report(folder)
@@ -37,7 +37,7 @@ def replay(folder: Path) -> int:
         raise CheckpointError(f"{folder} must stay inside its run: {error}") from None
     tokenizer = run.load_tokenizer(config)
     refuse_unknown_ids(report, tokenizer, folder)
-    weights = read_tensors(folder / WEIGHTS)
+    weights = read_tensors(folder / WEIGHTS_FILE)
     model = trained_model(config, tokenizer, {str(folder): weights})
     model.train(report.is_training)
     if config.training.threads:

@@ -29,7 +29,7 @@ from minitransformer.model.base import build_model
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from minitransformer.storage import read_own_file
-from minitransformer.training.divergence import FOLDER
+from minitransformer.training.divergence import DIVERGED_FOLDER
 from minitransformer.training.trainer import INITIALIZATION
 from minitransformer.translator import Translator
 
@@ -189,7 +189,7 @@ def check_files(report: DoctorReport, run: RunFolder) -> list[TrainerState]:
     elif not valid:
         advice = "train.py --fresh starts over, and moves this run aside"
         report.add([CheckResult("checkpoints", FAILED, "none of them is valid", advice)])
-    if diverged := sorted((run.path / FOLDER).glob("step-*")):
+    if diverged := sorted((run.path / DIVERGED_FOLDER).glob("step-*")):
         advice = f"python -m minitransformer.doctor --replay {diverged[-1]}"
         measured = f"{diverged[-1].name} produced NaN or Inf"
         report.add([CheckResult("divergence", WARNING, measured, advice)])
