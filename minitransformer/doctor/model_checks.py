@@ -210,7 +210,7 @@ def check_decoder_input(context: CheckContext) -> CheckResult:
     return CheckResult(
         "decoder input",
         OK if torch.equal(target_input, expected) else FAILED,
-        f"{num_right} of {count} tokens are the previous label"
+        f"{num_right} of {count} tokens are the shifted labels"
         + f", {num_shown} are the label itself" * (num_shown > 0),
         "the target must be shifted: the start token first, then all labels but the last",
     )

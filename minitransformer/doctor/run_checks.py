@@ -213,7 +213,7 @@ def check_tokenizer(run: RunFolder, checksums: dict[str, str] | None) -> Iterato
 
 def check_pointers(run: RunFolder, newest: TrainerState) -> Iterator[CheckResult]:
     """Check that `last` and `best` name the steps that the newest checkpoint expects."""
-    pointers = [("last", newest.step, "only information for people; the next save corrects it")]
+    pointers = [("last", newest.step, "no command reads it; the next save corrects it")]
     if (best := newest.best_step) is not None:
         if best not in run.steps():
             advice = "the best weights are lost; translate.py --checkpoint last takes the last ones"
