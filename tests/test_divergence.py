@@ -228,9 +228,7 @@ def test_recurrent_model_is_located_and_replayed(tmp_path, capsys):
     assert replay(folder) == 0
     out = capsys.readouterr().out
     assert "first NaN or Inf: decoder.attention.scores\n" in out
-    stages = [
-        line.split()[0] for line in out.splitlines() if line.startswith("decoder.layers.0")
-    ]
+    stages = [line.split()[0] for line in out.splitlines() if line.startswith("decoder.layers.0")]
     gates = ("reset", "update", "candidate", "state", "before")
     assert stages == [f"decoder.layers.0.{gate}" for gate in gates]
 

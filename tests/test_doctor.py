@@ -18,7 +18,6 @@ from minitransformer.doctor.model_checks import (
     check_attention,
     check_cache,
     check_causality,
-    check_context,
     check_decoder_input,
     check_determinism,
     check_finite,
@@ -26,6 +25,7 @@ from minitransformer.doctor.model_checks import (
     check_overfitting,
     check_padding,
     check_word_order,
+    make_context,
     padded_batch,
     quick_checks,
     sample_pairs,
@@ -324,7 +324,7 @@ def test_checks_change_no_weights_modes_or_random_state(tmp_path, is_training):
     model = trainer.model.train(is_training)
     before, state = weights(trainer), torch.get_rng_state()
     pairs = sample_pairs(trainer.encoded["train"])
-    quick_checks(check_context(model, pairs, trainer.tokenizer, trainer.config), is_fresh=True)
+    quick_checks(make_context(model, pairs, trainer.tokenizer, trainer.config), is_fresh=True)
     check_overfitting(pairs, trainer.tokenizer, trainer.config)
     assert same_bits(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())

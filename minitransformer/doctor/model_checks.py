@@ -104,7 +104,7 @@ class CheckModel(Callback):
             if trainer.is_finished or not trainer.ranks.is_first:
                 return
             pairs = sample_pairs(trainer.encoded["train"])
-            context = check_context(trainer.model, pairs, trainer.tokenizer, trainer.config)
+            context = make_context(trainer.model, pairs, trainer.tokenizer, trainer.config)
             is_fresh = trainer.state.step == 0 and not trainer.config.training.init_from
             results = quick_checks(context, is_fresh=is_fresh)
             for result in results:
@@ -138,7 +138,7 @@ def quick_checks(context: CheckContext, *, is_fresh: bool) -> list[CheckResult]:
     return [*results, check_initial_loss(context)] if is_fresh else results
 
 
-def check_context(
+def make_context(
     model: EncoderDecoder, pairs: list[EncodedPair], tokenizer: PairTokenizer, config: Config
 ) -> CheckContext:
     """Return a context with a batch of these pairs, on the model's device."""

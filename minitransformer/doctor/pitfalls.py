@@ -17,7 +17,7 @@ from minitransformer import evaluation, search
 from minitransformer.config import load_config
 from minitransformer.data import batching
 from minitransformer.data.batching import make_batch
-from minitransformer.doctor.model_checks import check_context, quick_checks, sample_pairs
+from minitransformer.doctor.model_checks import make_context, quick_checks, sample_pairs
 from minitransformer.doctor.report import FAILED, OK, CheckResult
 from minitransformer.errors import DataError, UsageError
 from minitransformer.evaluation import Evaluation
@@ -49,7 +49,7 @@ class Twin(Callback):
         if "valid" not in self.trainer.encoded:
             raise DataError("--break: it measures held-out pairs, and this corpus has none")
         model, tokenizer = self.trainer.model, self.trainer.tokenizer
-        context = check_context(
+        context = make_context(
             model, sample_pairs(self.trainer.encoded["train"]), tokenizer, config
         )
         self.results = quick_checks(context, is_fresh=True)

@@ -16,9 +16,9 @@ from minitransformer.data.corpus import SPLITS
 from minitransformer.data.dataset import Dataset, prepare_dataset
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
 from minitransformer.doctor.model_checks import (
-    check_context,
     check_overfitting,
     describe_count,
+    make_context,
     quick_checks,
     random_pairs,
     sample_pairs,
@@ -69,7 +69,7 @@ def check_config(report: DoctorReport, config: Config) -> None:
     # Initial weights from a file are checked when training loads them.
     without = ", without training.init_from" if config.training.init_from else ""
     report.section(f"A fresh model{without}, on {describe_count(pairs)} of the corpus")
-    report.add(quick_checks(check_context(model, pairs, tokenizer, config), is_fresh=True))
+    report.add(quick_checks(make_context(model, pairs, tokenizer, config), is_fresh=True))
     report.add([check_overfitting(pairs, tokenizer, config)])
 
 
@@ -105,7 +105,7 @@ def check_run(report: DoctorReport, path: Path, changes: list[str]) -> None:
         origin = "of random tokens"
     steps = f"{translator.checkpoint} of {config.training.steps:,} steps"
     report.section(f"Its model ({steps}), on {describe_count(pairs)} {origin}")
-    context = check_context(translator.model, pairs, tokenizer, config)
+    context = make_context(translator.model, pairs, tokenizer, config)
     report.add(quick_checks(context, is_fresh=False))
 
 
