@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minitransformer.checkpoint import read_tensors
-from minitransformer.training.trainer import WEIGHTS
+from minitransformer.training.resume import WEIGHTS
 from minitransformer.worked.engine import (
     CATEGORIES,
     Calculation,

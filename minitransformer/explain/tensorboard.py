@@ -42,8 +42,7 @@ from minitransformer.model.trace import record
 from minitransformer.search import eval_mode, top_tokens
 from minitransformer.settings import Config
 from minitransformer.storage import replace_file, replace_folder, sync_folder, write_all
-from minitransformer.training.callbacks import Callback, StepMetrics
-from minitransformer.training.trainer import Trainer
+from minitransformer.training.trainer import Callback, StepMetrics, Trainer
 from minitransformer.translator import Translator
 
 HEADER, FOOTER = 12, 4  # bytes around a record: its length and two checksums
