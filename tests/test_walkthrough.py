@@ -11,8 +11,7 @@ from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import DataError
 from minitransformer.explain.attention_maps import attention_views
 from minitransformer.explain.checking import Mismatch, check
-from minitransformer.explain.interventions import Experiment
-from minitransformer.explain.occlusion import log_probabilities
+from minitransformer.explain.interventions import Experiment, log_probabilities
 from minitransformer.explain.stages import AttentionStage, EmbeddingStage, ResidualStage
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.model.trace import record

@@ -32,7 +32,7 @@ from minitransformer.evaluation import Evaluation, Sample
 from minitransformer.explain import heatmaps as fonts
 from minitransformer.explain.attention_maps import AttentionView, attention_views, pass_views
 from minitransformer.explain.heatmaps import Picture, as_png, attention_picture
-from minitransformer.explain.occlusion import device_of
+from minitransformer.explain.interventions import device_of
 from minitransformer.explain.stages import Labels, stages_of
 from minitransformer.explain.terminal import View
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough, walk_through
