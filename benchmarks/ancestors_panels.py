@@ -2,7 +2,6 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,8 +180,3 @@ def draw_panel(axes: Any, panel: Panel) -> None:
 def look(result: Result) -> dict[str, Any]:
     width = WIDTHS[result.name]
     return {"color": COLOURS[result.name], "linewidth": width, "markersize": 3 + 1.5 * width}
-
-
-def rgb(colour: Sequence[int]) -> tuple[float, ...]:
-    """From 0 to 1, as matplotlib counts."""
-    return tuple(part / 255 for part in colour)
