@@ -105,23 +105,24 @@ def attention_picture(
     numbers: dict[str, int] | None = None,
     best: HeadAlignment | None = None,
 ) -> Picture:
-    """Draw every head of a layer and their mean; only the first `rows` rows of a decoder.
+    """Draw every head of a layer and their mean, or only the first `rows` rows of a decoder.
 
-    `numbers` are those that stand for words without a font so far. If `view` is that of the `best`
-    head alone, its alignment is the title, and each row is labelled by the one token it is for.
+    `numbers` are those of words that no font can draw, shared by several pictures. If `view` is
+    that of the `best` head alone, its title is the alignment, and rows are labelled accordingly.
     """
     weights = view.weights.double().numpy()
-    heads = {f"head {number}": each for number, each in enumerate(weights)}
+    heads = [("", weights[0])]
     if len(weights) > 1:
-        heads["mean of all heads"] = weights.mean(axis=0)
+        heads = [(f"head {number}", each) for number, each in enumerate(weights)]
+        heads.append(("mean of all heads", weights.mean(axis=0)))
     layout = Layout(view, rows, {} if numbers is None else numbers, best.labelling if best else "")
     parts: list[Text | Cells] = [
         Text(MARGIN, 15, best.caption if best else view.title, TITLE),
         Text(MARGIN, 29, layout.axes, SMALL, colour=GREY),
     ]
     bottom = 34
-    for name, each in heads.items():
-        parts += layout.head(name if len(weights) > 1 else "", each, bottom)
+    for name, each in heads:
+        parts += layout.head(name, each, bottom)
         bottom += layout.head_height
     parts += layout.colour_scale(bottom + 8)
     bottom += 24
@@ -341,6 +342,7 @@ def write_picture(path: Path, picture: Picture) -> None:
 
 @cache
 def palette() -> UInt8[np.ndarray, "colours 3"]:
+    """Return red, green and blue of each colour."""
     paper = LinearSegmentedColormap.from_list("paper", PAPER_RAMP, N=PAPER - BLACK + 1)
     cells = LinearSegmentedColormap.from_list(
         "cells", CELL_RAMP, N=WHITE_ON_CELL - BLACK_ON_CELL + 1
@@ -350,9 +352,7 @@ def palette() -> UInt8[np.ndarray, "colours 3"]:
     return np.concatenate(ramps)
 
 
-def colours_of(
-    weights: Float[np.ndarray, "rows columns"],
-) -> UInt8[np.ndarray, "rows columns"]:
+def colours_of(weights: Float[np.ndarray, "rows columns"]) -> UInt8[np.ndarray, "rows columns"]:
     """Return the colour of each weight: pale for 0, dark for 1."""
     colours: np.ndarray = np.round(WEIGHT_0 + np.clip(weights, 0, 1) * (WEIGHT_1 - WEIGHT_0))
     return colours.astype(np.uint8)
@@ -377,19 +377,19 @@ def draw_cells(image: Image.Image, cells: Cells, scale: int) -> None:
     width, height, gap = cells.width * scale, cells.height * scale, cells.gap * scale
     size = columns * width, rows * height
     nearest = Image.Resampling.NEAREST
-    grid = Image.fromarray(colours_of(cells.weights))
-    grid = grid.resize(size, nearest)
+    grid = Image.fromarray(colours_of(cells.weights)).resize(size, nearest)
     if cells.masked.any():
-        y, x = np.ogrid[: size[1], : size[0]]
+        down, right = np.ogrid[: size[1], : size[0]]
+        lines = (down + right) % (HATCH_STEP * scale) < scale
         hatch = Image.new("L", size, HATCH)
-        hatch.paste(HATCH_LINE, mask=Image.fromarray((x + y) % (HATCH_STEP * scale) < scale))
+        hatch.paste(HATCH_LINE, mask=Image.fromarray(lines))
         grid.paste(hatch, mask=Image.fromarray(cells.masked).resize(size, nearest))
     if gap:
         draw = ImageDraw.Draw(grid)
-        for right in range(width, size[0] + 1, width):
-            draw.rectangle((right - gap, 0, right - 1, size[1]), PAPER)
-        for bottom in range(height, size[1] + 1, height):
-            draw.rectangle((0, bottom - gap, size[0], bottom - 1), PAPER)
+        for x in range(width, size[0] + 1, width):
+            draw.rectangle((x - gap, 0, x - 1, size[1]), PAPER)
+        for y in range(height, size[1] + 1, height):
+            draw.rectangle((0, y - gap, size[0], y - 1), PAPER)
     image.paste(grid, (cells.x * scale, cells.y * scale))
 
 
@@ -414,16 +414,16 @@ def as_svg(picture: Picture) -> str:
         f'viewBox="0 0 {picture.width} {picture.height}">',
         f'<defs><pattern id="hatch" width="{HATCH_STEP}" height="{HATCH_STEP}" '
         f'patternUnits="userSpaceOnUse"><path d="M0 0h{HATCH_STEP}v{HATCH_STEP}H0z" '
-        f'fill="{hexadecimal(HATCH)}"/><path d="M0 {HATCH_STEP}L{HATCH_STEP} 0" '
-        f'stroke="{hexadecimal(HATCH_LINE)}"/></pattern></defs>',
-        f'<rect {size} fill="{hexadecimal(PAPER)}"/>',
+        f'fill="{hex_colour(HATCH)}"/><path d="M0 {HATCH_STEP}L{HATCH_STEP} 0" '
+        f'stroke="{hex_colour(HATCH_LINE)}"/></pattern></defs>',
+        f'<rect {size} fill="{hex_colour(PAPER)}"/>',
     ]
     for part in picture.parts:
         lines += cells_svg(part) if isinstance(part, Cells) else [text_svg(part)]
     return "\n".join([*lines, "</svg>\n"])
 
 
-def hexadecimal(colour: int) -> str:
+def hex_colour(colour: int) -> str:
     return f"#{palette()[colour].tobytes().hex()}"
 
 
@@ -432,7 +432,7 @@ def cells_svg(cells: Cells) -> list[str]:
     lines = []
     for (row, column), colour in np.ndenumerate(colours_of(cells.weights)):
         x, y = cells.x + column * cells.width, cells.y + row * cells.height
-        fill = "url(#hatch)" if cells.masked[row, column] else hexadecimal(int(colour))
+        fill = "url(#hatch)" if cells.masked[row, column] else hex_colour(int(colour))
         lines.append(f'<rect x="{x}" y="{y}" {size} fill="{fill}"/>')
     return lines
 
@@ -448,7 +448,7 @@ def text_svg(text: Text) -> str:
         for points, code in text_outline(text.text, text.size).iter_segments(simplify=False)
     )
     return (
-        f'<g role="img" aria-label="{escape(text.text)}" fill="{hexadecimal(text.colour)}" '
+        f'<g role="img" aria-label="{escape(text.text)}" fill="{hex_colour(text.colour)}" '
         f'transform="translate({text.x} {text.y}){turn} translate({-back:.2f} 0) scale(1 -1)">'
         f'<path d="{curve}"/></g>'
     )
