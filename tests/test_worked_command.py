@@ -136,7 +136,7 @@ def test_a_file_without_an_end_is_not_read(make, complaint, tmp_path):
 def test_a_procedure_in_words_is_checked_on_a_trained_run(tiny_bn, tmp_path):
     read_only = worked(tmp_path, "school")
     assert read_only.code == 0
-    assert "to see its numbers: python train.py --config tiny-bn.yaml" in read_only.out
+    assert "to check it: python train.py --config tiny-bn.yaml" in read_only.out
     shown = worked(tiny_bn.folder, "school")
     assert shown.code == 0, shown.out
     assert "“Add the V embedding of each token to their original embedding”: agrees" in shown.out
@@ -196,4 +196,4 @@ def test_a_run_that_computes_something_else_fails_the_procedure(tiny_bn):
         changed = {**tensors, name: tensors[name].flip(0) + 0.1}
         checked = check_sheet(sheet, changed)
         assert not checked.is_explained, name
-        assert any("it is 'unexplained'" in error for error in checked.errors)
+        assert any("the verdict is 'unexplained'" in error for error in checked.errors)

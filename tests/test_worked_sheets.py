@@ -8,11 +8,7 @@ import torch
 
 from minitransformer.checkpoint import read_tensors
 from minitransformer.training.trainer import WEIGHTS
-from minitransformer.worked.engine import (
-    CATEGORIES,
-    Calculation,
-    check_sheet,
-)
+from minitransformer.worked.engine import CATEGORIES, Calculation, check_sheet
 from minitransformer.worked.reader import SHEETS, SHIPPED, load_shipped
 from minitransformer.worked.sheet import read_number
 from minitransformer.worked.sheet_model import sheet_weights, trace_sheet
@@ -94,7 +90,9 @@ def test_another_digit_is_another_verdict(name):
                 if number is None or number.value == each.printed.value:  # 1e-998; 0 and -0
                     continue
                 other = calculation.check_cell(step, cell, number, values, copied.get(cell))
-                assert other.text != each.text, f"{step.name}{cell}: {each.printed.text} and {text}"
+                assert other.text != each.text, (
+                    f"{step.full_name(cell)}: {each.printed.text} and {text}"
+                )
         calculation.add(step, values, verdicts)
 
 
@@ -119,9 +117,9 @@ def changed(sheet, step_name, **changes):
 
 def test_a_claimed_verdict_that_is_not_so_is_an_error():
     sheet = load_shipped("softmax-11.7")
-    assert sheet.steps[0].claimed == {(1, 1): "truncated"}
-    checked = check_sheet(changed(sheet, "weight", claimed={(1, 1): "nearest"}))
-    assert checked.errors == ["weight[1]: the sheet claims 'nearest', it is 'truncated'"]
+    assert sheet.steps[0].claimed == {(0, 0): "truncated"}
+    checked = check_sheet(changed(sheet, "weight", claimed={(0, 0): "nearest"}))
+    assert checked.errors == ["weight[1]: the sheet claims 'nearest', the verdict is 'truncated'"]
     assert not checked.is_explained
 
 
@@ -131,9 +129,9 @@ def test_a_wrong_correction_and_a_slip_that_is_not_there_are_errors():
     wrong = dataclasses.replace(sheet, slips=(dataclasses.replace(slip, right=("13",)),))
     assert "slip 1: E[2,3]: right is 12, not 13" in check_sheet(wrong).errors
     elsewhere = dataclasses.replace(
-        sheet, slips=(*sheet.slips, dataclasses.replace(slip, number="99", cells=((1, 1),)))
+        sheet, slips=(*sheet.slips, dataclasses.replace(slip, number="99", cells=((0, 0),)))
     )
-    assert "slip 99: E[1,1] does not show it, it is 'agrees'" in check_sheet(elsewhere).errors
+    assert "slip 99: the verdict on E[1,1] is 'agrees'" in check_sheet(elsewhere).errors
 
 
 def test_a_slip_explains_the_number_that_it_names_and_no_other():
@@ -150,7 +148,7 @@ def test_another_formula_that_gives_something_else_is_an_error():
     assert [formula.text[:11] for formula in step.also] == ["our_layer(X", "torch_layer"]
     other = dataclasses.replace(step.compute, text="A", tree=step.also[0].tree.args[0])
     checked = check_sheet(changed(sheet, "Y", also=(other,)))
-    assert any("gives something else" in error for error in checked.errors)
+    assert any("gives other numbers" in error for error in checked.errors)
 
 
 def test_the_model_of_lets_go_computes_the_sheets_vectors():
