@@ -58,7 +58,7 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
     other = answered(prompt, capsys, "We drink tea")  # goes on with the experiment
     assert "forced: Vamos" in other
     assert "probability of each token that is produced now" in other
-    assert "nothing is changed any more" in answered(prompt, capsys, ":reset")
+    assert "all changes undone" in answered(prompt, capsys, ":reset")
     assert answered(prompt, capsys, "I go to school", ":walk") == before
 
 
@@ -77,7 +77,7 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
         (":head middle off", "'middle' is no head"),
         (":head encoder.0.0", "give a head and on or off"),
         (":position", "give on or off"),
-        (":force vamoz", "the target has no word 'vamoz'"),
+        (":force vamoz", "the target vocabulary has no word 'vamoz'"),
     ],
 )
 def test_a_command_that_cannot_be_carried_out_changes_nothing(prompt, line, complaint):
@@ -135,7 +135,9 @@ def test_positions_of_a_recurrent_model_can_be_left_away_where_there_are_any(tmp
 
 def test_positions_that_there_are_not_cannot_be_left_away(tmp_path):
     asking = Prompt(translator_for(tmp_path, "model.positional_encoding=none"), scores=False)
-    with pytest.raises(UsageError, match=r"no positions \(model.positional_encoding is none\)"):
+    with pytest.raises(
+        UsageError, match=r"no positional encoding \(model.positional_encoding is none\)"
+    ):
         asking.answer(":position off")
 
 
@@ -153,8 +155,8 @@ def test_one_may_leave_by_a_word(prompt):
 
 def test_a_head_has_one_name(prompt, capsys):
     answered(prompt, capsys, "Let's go", ":head encoder.00.0 off")
-    assert "nothing is changed any more" in answered(prompt, capsys, ":head encoder.0.00 on")
-    assert "nothing is changed, as before" in answered(prompt, capsys, ":reset")
+    assert "all changes undone" in answered(prompt, capsys, ":head encoder.0.00 on")
+    assert "no change" in answered(prompt, capsys, ":reset")
 
 
 def test_the_last_word_cannot_be_hidden(prompt):
