@@ -154,7 +154,7 @@ def test_int8_is_smaller_and_leaves_the_model_as_it_was(trained, tmp_path):
 def test_the_command_writes_a_model_and_says_how_to_use_it(trained):
     first = command(trained, "run", "--ctranslate2", "new/out", "--int8")
     assert (first.code, first.err) == (0, "")
-    assert first.out.startswith("run (step-000060) is now in new/out, in int8, ")
+    assert first.out.startswith("exported run (step-000060) to new/out: int8, ")
     small = (trained / "new" / "out" / "model.bin").stat().st_size
     second = command(trained, "run", "--ctranslate2", "new/out", "--checkpoint", "last")
     assert (second.code, second.err) == (0, "")

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from minitransformer.command_line import run_command, take_interrupts
+from minitransformer.command_line import raise_on_interrupt, run_command
 from minitransformer.errors import UsageError, did_you_mean
 
 
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
     from minitransformer.worked.reader import SHIPPED, load_sheet, load_shipped
     from minitransformer.worked.sheet_model import run_tensors, sheet_weights
 
-    take_interrupts()
+    raise_on_interrupt()
     if options.operations:
         print(operations_text())
         return 0

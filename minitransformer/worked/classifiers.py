@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 VOCAB_SIZE, LENGTH, D_EMBEDDING, CLASSES = 20_000, 500, 128, 2
 FLOAT_BYTES, MEGABYTE = 4, 2**20
+Weighted = nn.Embedding | nn.Linear | nn.Conv1d
 
 
 class RecurrentClassifier(nn.Module):
@@ -119,24 +120,27 @@ def widths(name: str) -> list[int]:
     return [model.rnn.hidden_size, model.embedding.embedding_dim, model.fc.out_features]
 
 
+def layers_with_weights(name: str) -> list[tuple[Weighted, torch.Size]]:
+    """Return a classifier's embedding, dense and convolutional layers with their output shapes."""
+    model, shapes = built(name)
+    return [
+        (module, shapes[layer])
+        for layer, module in model.named_children()
+        if isinstance(module, Weighted)
+    ]
+
+
 def mult_adds(name: str) -> int:
     """Count each weight once, a convolution's once per position, as torch-summary does."""
-    model, shapes = built(name)
     return sum(
-        module.weight.numel() * (shapes[layer][-1] if isinstance(module, nn.Conv1d) else 1)
-        for layer, module in model.named_children()
-        if isinstance(module, nn.Embedding | nn.Linear | nn.Conv1d)
+        module.weight.numel() * (shape[-1] if isinstance(module, nn.Conv1d) else 1)
+        for module, shape in layers_with_weights(name)
     )
 
 
 def megabytes(name: str, batch: int) -> list[float]:
     """Return the size of input, both passes, parameters and all, as torch-summary does."""
-    model, shapes = built(name)
-    outputs = sum(
-        shapes[layer].numel()
-        for layer, module in model.named_children()
-        if isinstance(module, nn.Embedding | nn.Linear | nn.Conv1d)
-    )
+    outputs = sum(shape.numel() for _, shape in layers_with_weights(name))
     numbers = [batch * LENGTH, 2 * outputs, parameter_counts(name)[0]]
     sizes = [number * FLOAT_BYTES / MEGABYTE for number in numbers]
     return [*sizes, sum(sizes)]
