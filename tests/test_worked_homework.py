@@ -59,7 +59,7 @@ def worked(text: str):
     return check_sheet(read_sheet(text, "mine.yaml", "mine"))
 
 
-def test_homework_that_only_rounds_has_no_slip():
+def test_own_sheet_rounding_is_no_slip():
     result = worked(HOMEWORK)
     assert result.is_explained
     assert result.counts()["rounded"] > 0
@@ -87,14 +87,14 @@ def with_a_wrong_cell(step: str, row: int, column: int) -> str:
         for column in range(1, columns + 1)
     ],
 )
-def test_a_wrong_cell_is_caught_at_that_cell(step, row, column):
+def test_own_sheet_wrong_cell_is_found(step, row, column):
     result = worked(with_a_wrong_cell(step, row, column))
     assert not result.is_explained
     assert result.counts()["unexplained"] == 1
     assert f"first slip: step {step}, cell [{row},{column}]: printed 9" in sheet_text(result)
 
 
-def test_what_follows_from_a_slip_is_told_from_the_slip():
+def test_own_sheet_followers_of_slip():
     # 2·2 + 1·1 written as 6 instead of 5, and then carried on faithfully.
     text = HOMEWORK.replace("[[2, 3, 5],", "[[2, 3, 6],")
     text = text.replace("[[1.41, 2.12, 3.54],", "[[1.41, 2.12, 4.24],")
@@ -121,7 +121,7 @@ def test_what_follows_from_a_slip_is_told_from_the_slip():
     assert "merely follow from it: S[1,3], A[1,1], A[1,2], A[1,3], Y[1,1], Y[1,2]" in shown
 
 
-def test_one_rounding_rule_per_sheet():
+def test_rounding_rule_is_per_sheet():
     truncated = HOMEWORK.replace("2.83, 4.95", "2.82, 4.94").replace("3.54", "3.53")
     assert not worked(truncated).is_explained
     only_scores = "rounding: truncated\n" + truncated[: truncated.index("  - name: A")]
@@ -138,7 +138,7 @@ def rounded_rows(values: torch.Tensor, decimals: int) -> tuple[str, torch.Tensor
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
+def test_any_rounded_calculation_is_explained(seed, decimals, size, from_rounded):
     """With ties and all, whether the writer goes on with rounded numbers or with exact ones."""
     torch.manual_seed(seed)
     x = torch.randint(-9, 10, (size, 3)).double() / 4
@@ -201,7 +201,7 @@ def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
         (("title: Homework", "given: 5"), "duplicate key 'given'"),
     ],
 )  # fmt: skip
-def test_a_bad_sheet_gets_one_line_that_names_the_place(change, complaint):
+def test_sheet_error_names_position(change, complaint):
     assert change[0] in HOMEWORK
     with pytest.raises(UserError) as caught:
         worked(HOMEWORK.replace(*change, 1))
@@ -230,7 +230,7 @@ def test_a_bad_sheet_gets_one_line_that_names_the_place(change, complaint):
         "given: {X: [[1]]}\nsteps: [{name: Q, compute: 'identity(100000000)'}]",
     ],
 )  # fmt: skip
-def test_what_is_no_sheet_at_all_gets_one_line(text):
+def test_malformed_sheet_is_one_line(text):
     with pytest.raises(UserError) as caught:
         worked(text)
     assert caught.value.exit_code == 2
@@ -343,11 +343,11 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
         ),
     ],
 )  # fmt: skip
-def test_slips_of_every_kind(sheet, wrong):
+def test_verdicts_of_every_kind(sheet, wrong):
     assert hows(sheet) == wrong
 
 
-def test_the_summary_names_every_slip_and_says_when_numbers_are_only_cut():
+def test_summary_lists_slips_and_truncation():
     two = steps(
         "name: F, compute: a, printed: [1, 3, 5]",
         "name: G, compute: 'product(F, 10)', printed: [10, 30, 50]",
@@ -364,7 +364,7 @@ def test_the_summary_names_every_slip_and_says_when_numbers_are_only_cut():
     )
 
 
-def test_a_statement_that_nothing_checks_is_not_said_to_agree():
+def test_statement_without_check_never_agrees():
     result = worked("steps: [{name: s, text: The moon is cheese}]")
     assert result.steps[0].statement == "not checkable"
     claimed = worked("steps: [{name: s, text: The moon is cheese, verdict: agrees}]")
@@ -394,7 +394,7 @@ slips:
 
 
 @pytest.mark.slow
-def test_a_wrong_type_anywhere_is_one_line():
+def test_sheet_wrong_type_anywhere_is_one_line():
     """Every value of a sheet that has all keys, replaced by every other kind of value."""
     full = yaml.load(FULL_SHEET, Loader=yaml.BaseLoader)
     assert worked(FULL_SHEET).is_explained
