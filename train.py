@@ -59,24 +59,23 @@ def train(
     from minitransformer.doctor.model_checks import CheckModel
     from minitransformer.model.base import choose_device
     from minitransformer.run import RunFolder
-    from minitransformer.training.callbacks import Callback
-    from minitransformer.training.distributed import init_distributed, own_device
-    from minitransformer.training.trainer import Trainer
+    from minitransformer.training.distributed import init_distributed, local_device
+    from minitransformer.training.trainer import Callback, Trainer
 
     if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process
         raise_on_interrupt()
     run = RunFolder(run_path)
     if workers:
         workers.before_exit = run.release
-    device = own_device(choose_device(options.device), config.training.processes)
+    device = local_device(choose_device(options.device), config.training.processes)
     with init_distributed(workers, device, config.training.join_timeout) as ranks:
         callbacks: list[Callback] = [CheckModel()]
         if ranks.is_first:
             callbacks.append(Console())
-        if ranks.is_first and config.logging.tensorboard:
-            from minitransformer.explain.tensorboard import TensorBoard
+            if config.logging.tensorboard:
+                from minitransformer.explain.tensorboard import TensorBoard
 
-            callbacks.append(TensorBoard())
+                callbacks.append(TensorBoard())
         with ranks.propagate_errors():
             if ranks.is_first:
                 run.hold()
@@ -90,7 +89,9 @@ if __name__ == "__main__":
     # Of torchrun's processes on a machine, the first one reports errors.
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     code = run_command(lambda: main(sys.argv[1:]), is_quiet=not is_first and not is_worker())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torch takes a second to end, and complains
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # torch takes a second to end, and would print a traceback
     if not is_first:  # torch's threads do not always end as quietly as they should
         sys.stderr.flush()
         os._exit(code)

@@ -2,15 +2,15 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measuring import print_table, with_quartiles
 from minitransformer.errors import DataError
-from minitransformer.explain.heatmaps import INKS, SCALE
+from minitransformer.explain.heatmaps import CELL_RAMP, PAPER_RAMP
 
-COLOURS = {"transformer": SCALE[3], "recurrent": SCALE[2], "no-attention": INKS["grey"]}
+GREY = PAPER_RAMP[1]
+COLOURS = {"transformer": CELL_RAMP[1], "recurrent": CELL_RAMP[2], "no-attention": GREY}
 STYLES = {"transformer": "o-", "recurrent": "s--", "no-attention": "^:"}  # to print without them
 WIDTHS = {"transformer": 2.8, "recurrent": 2.2, "no-attention": 1.7}  # to see one on another
 LABEL_GAP = 0.16  # between the middles of two labels, as a share of the height
@@ -163,11 +163,11 @@ def draw_panel(axes: Any, panel: Panel) -> None:
             color=look(result)["color"], va="center",
         )  # fmt: skip
     if panel.longest is not None:
-        axes.axvline(panel.longest, color=rgb(INKS["grey"]), linewidth=0.8)
+        axes.axvline(panel.longest, color=GREY, linewidth=0.8)
         axes.annotate(
             "longest\nin training", (panel.longest, 0.5), xycoords=("data", "axes fraction"),
             xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=9,
-            color=rgb(INKS["grey"]),
+            color=GREY,
         )  # fmt: skip
     axes.set_ylim(0, top)
     axes.set_xticks(panel.places, panel.lengths)
@@ -179,9 +179,4 @@ def draw_panel(axes: Any, panel: Panel) -> None:
 
 def look(result: Result) -> dict[str, Any]:
     width = WIDTHS[result.name]
-    return {"color": rgb(COLOURS[result.name]), "linewidth": width, "markersize": 3 + 1.5 * width}
-
-
-def rgb(colour: Sequence[int]) -> tuple[float, ...]:
-    """From 0 to 1, as matplotlib counts."""
-    return tuple(part / 255 for part in colour)
+    return {"color": COLOURS[result.name], "linewidth": width, "markersize": 3 + 1.5 * width}

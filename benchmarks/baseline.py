@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.torch_model import Embedding, TorchModel
-from minitransformer.checkpoint import load_weights, model_tensors
+from minitransformer.checkpoint import copy_into, model_tensors
 from minitransformer.data.batching import Batch, BatchStream, fold_in, pad
 from minitransformer.data.dataset import Dataset, EncodedPair
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
@@ -116,7 +116,7 @@ class Training:
                 f"{run.path} was begun with other sentence pairs; choose another --runs"
             )
         self.state = checkpoint.state
-        load_weights(self.model, checkpoint.model, str(checkpoint.path))
+        copy_into(model_tensors(self.model), checkpoint.model, str(checkpoint.path))
         self.optimizer.load(checkpoint.optimizer)
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
 

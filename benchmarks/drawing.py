@@ -53,7 +53,7 @@ def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, i
         statistics.median(eval_mode),
         statistics.median(writing),
         pairs,
-        layers * len(board.probes),
+        layers * len(board.examples),
     )
 
 

@@ -20,7 +20,6 @@ from minitransformer.model.loss import TrainingLoss
 from minitransformer.settings import ModelConfig, TrainingConfig
 from minitransformer.training.distributed import Ranks, init_distributed
 from minitransformer.training.optimizer import AdamW
-from minitransformer.training.trainer import warm_up_ddp
 
 TRAINING = TrainingConfig(label_smoothing=0.1, learning_rate=5e-4, weight_decay=0.0)
 STARTING = 120.0  # seconds; more than a process needs
@@ -56,8 +55,6 @@ class Worker:
         torch.manual_seed(1)
         self.model = new_model(model_config(size, dropout_inside))
         self.loss = ranks.wrap(TrainingLoss(self.model.train(), TRAINING))
-        if ranks.world_size > 1:
-            warm_up_ddp(self.loss, torch.device("cpu"))
         self.optimizer = AdamW(self.model, TRAINING)
         pairs = EncodedSplit(*(sentences(list(side)) for side in zip(*corpus(), strict=True)))
         self.stream = BatchStream(

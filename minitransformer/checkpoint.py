@@ -10,9 +10,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
-from minitransformer.config import Mistake, build_section, changed_between, rename_settings
+from minitransformer.config import Mistake, build_section, differences, flatten, rename_settings
 from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
 from minitransformer.errors import CheckpointError, ConfigError
 from minitransformer.model.base import EncoderDecoder, build_model
@@ -32,7 +32,7 @@ Whole = Annotated[int, Range(0, 2**53)]
 
 @dataclass(kw_only=True)
 class TrainerState:
-    """Where a training stands, apart from its tensors."""
+    """How far a training has come, apart from its tensors."""
 
     step: Whole = 0
     epoch: Whole = 0
@@ -138,26 +138,14 @@ def weights_settings(config: Config) -> dict[str, dict[str, Any]]:
 
 def refuse_other_settings(settings: dict[str, Any], step: str, config: Config, run: Path) -> None:
     """Refuse a config.yaml that differs from the settings that the weights were trained with."""
-    present = weights_settings(config)
-    for section, values in settings.items():
-        for key in values if isinstance(values, dict) else ():
-            if key not in present.get(section, {}):
-                raise CheckpointError(f"{run}: {step} has an unknown setting '{section}.{key}'")
-    changed = changed_between(settings, present)
-    if changed:
-        differences = "; ".join(f"{key} is {new}, not {old}" for key, (old, new) in changed.items())
+    saved, present = flatten(settings), flatten(weights_settings(config))
+    if unknown := sorted(saved.keys() - present.keys()):
+        raise CheckpointError(f"{run}: {step} has an unknown setting '{unknown[0]}'")
+    if changed := differences(saved, present):
+        changes = "; ".join(f"{key} is {new}, not {old}" for key, (old, new) in changed.items())
         raise CheckpointError(
-            f"{run / 'config.yaml'}: not what {step} was trained with ({differences}); "
-            "change it back"
+            f"{run / 'config.yaml'}: not what {step} was trained with ({changes}); change it back"
         )
-
-
-def find_nonfinite(tensors: dict[str, Tensor]) -> str | None:
-    """Return the name of the first tensor that holds NaN or Inf, if there is one."""
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            return name
-    return None
 
 
 def trained_model(
@@ -172,19 +160,10 @@ def trained_model(
         found = sum(each.numel() for each in tensors.values())
         if found != expected:
             raise CheckpointError(f"{where}: {found:,} numbers, the config needs {expected:,}")
+        check_tensors(model_tensors(shapes), tensors, where)
     model = build_model(config.model, *sizes, PAD_ID, initialize=False)
-    own = model_tensors(model)
-    for where, tensors in saved.items():
-        check_names(own, tensors, where)
-    copy_into(own, mean_tensors(list(saved.values())), next(iter(saved)))
+    copy_into(model_tensors(model), mean_tensors(list(saved.values())), next(iter(saved)))
     return model
-
-
-def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Copy a checkpoint's weights into a model that has exactly these tensors."""
-    own = model_tensors(model)
-    check_names(own, tensors, where)
-    copy_into(own, tensors, where)
 
 
 def mean_tensors(checkpoints: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -199,22 +178,27 @@ def mean_tensors(checkpoints: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def check_names(own: dict[str, Tensor], tensors: dict[str, Tensor], where: str) -> None:
-    """Refuse tensors that are not exactly those of the model."""
-    if missing := sorted(own.keys() - tensors.keys()):
-        raise CheckpointError(f"{where}: has no tensor '{missing[0]}'")
-    check_shapes(own, tensors, where)
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights by name; a tied tensor only by its first name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def copy_into(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
-    """Copy tensors by name; refuses unknown names and other shapes or dtypes."""
-    check_shapes(targets, values, where)
+def copy_into(
+    targets: dict[str, Tensor], values: dict[str, Tensor], where: str, *, partial: bool = False
+) -> None:
+    """Copy tensors by name, if they are those of the targets, or some of them where `partial`."""
+    check_tensors(targets, values, where, partial=partial)
     with torch.no_grad():
         for name, value in values.items():
             targets[name].copy_(value)
 
 
-def check_shapes(targets: dict[str, Tensor], values: dict[str, Tensor], where: str) -> None:
+def check_tensors(
+    targets: dict[str, Tensor], values: dict[str, Tensor], where: str, *, partial: bool = False
+) -> None:
+    """Refuse missing and unknown names, and other shapes or dtypes."""
+    if (missing := sorted(targets.keys() - values.keys())) and not partial:
+        raise CheckpointError(f"{where}: has no tensor '{missing[0]}'")
     for name, value in values.items():
         if name not in targets:
             raise CheckpointError(f"{where}: has a tensor '{name}' that the model does not have")
@@ -226,9 +210,12 @@ def check_shapes(targets: dict[str, Tensor], values: dict[str, Tensor], where: s
             )
 
 
-def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return the weights by name; a tied tensor only by its first name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+def find_nonfinite(tensors: dict[str, Tensor]) -> str | None:
+    """Return the name of the first tensor that holds NaN or Inf, if there is one."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            return name
+    return None
 
 
 def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, Tensor]:
@@ -237,7 +224,7 @@ def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, 
     if expected_checksum is not None and checksum(content) != expected_checksum:
         raise CheckpointError(f"{path}: damaged (its checksum does not match)")
     try:
-        tensors = bytes_to_tensors(content)
+        tensors = tensors_from_bytes(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a safetensors file ({error})") from None
     renamed = {rename_module_path(name): tensor for name, tensor in tensors.items()}
@@ -248,10 +235,6 @@ def read_tensors(path: Path, expected_checksum: str | None = None) -> dict[str, 
 
 def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
     return tensors_to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()})
-
-
-def bytes_to_tensors(content: bytes) -> dict[str, Tensor]:
-    return tensors_from_bytes(content)
 
 
 def max_tensor_bytes() -> int:

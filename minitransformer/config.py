@@ -1,26 +1,17 @@
 """A run's config: YAML in and out, `--set section.key=value`, every mistake reported at once."""
 
-import contextlib
-import dataclasses
 import re
 import types
 import typing
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 
 from minitransformer.errors import ConfigError, UsageError, did_you_mean
-from minitransformer.settings import (
-    RECURRENT_ONLY,
-    RENAMED,
-    TRANSFORMER_ONLY,
-    Config,
-    DataConfig,
-    ModelConfig,
-)
+from minitransformer.settings import RENAMED, Config, DataConfig, ModelConfig
 from minitransformer.storage import read_regular_file
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -64,16 +55,10 @@ def apply_override(data: dict[str, Any], override: str) -> str:
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key or not sections:
-        whole = Config()
-        known = [
-            f"{section.name}.{each.name}"
-            for section in fields(whole)
-            for each in fields(getattr(whole, section.name))
-        ]
-        meant = next(
-            (f", such as {name}={text or 'VALUE'}" for name in known if name.endswith(f".{key}")),
-            "",
-        )
+        meant = ""
+        if names := settings_called(key):  # the value of a renamed one may have changed, too
+            value = text if text and names[0].endswith(f".{key}") else "VALUE"
+            meant = f", such as {names[0]}={value}"
         raise UsageError(f"--set {override}: write it as section.key=value{meant}")
     for section in sections:
         data = data.setdefault(section, {})
@@ -83,22 +68,26 @@ def apply_override(data: dict[str, Any], override: str) -> str:
     return ".".join((*sections, key))
 
 
+def settings_called(key: str) -> list[str]:
+    """Return the dotted names of the settings with this key, or of those that had it earlier."""
+    present = [name for name in flatten(asdict(Config())) if name.endswith(f".{key}")]
+    return present or [
+        new for old in RENAMED if old.endswith(f".{key}") for new in RENAMED[old].keys
+    ]
+
+
 def rename_settings(sections: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the settings of a run of format 1 by their present names, with converted values.
 
     Raises ConfigError where a setting is given by both names: an old one must not hide another.
     """
+    old = {key: value for key, value in flatten(sections).items() if key in RENAMED}
     renamed: dict[str, Any] = {}
-    old: dict[str, Any] = {}
     for name, section in sections.items():
         if not isinstance(section, dict):
             renamed[name] = section
-            continue
-        for key, value in section.items():
-            if f"{name}.{key}" in RENAMED:
-                old[f"{name}.{key}"] = value
-            else:
-                renamed.setdefault(name, {})[key] = value
+        elif kept := {key: value for key, value in section.items() if f"{name}.{key}" not in old}:
+            renamed[name] = kept
     for dotted, value in old.items():
         for new in RENAMED[dotted].keys:
             name, _, key = new.partition(".")
@@ -120,6 +109,7 @@ def config_from_data(
     mistakes: list[Mistake] = []
     config: Config = build_section(Config, data, "", mistakes)
     wrong = {mistake.key for mistake in mistakes}
+    wrong |= {new for old in wrong & RENAMED.keys() for new in RENAMED[old].keys}
     origins = origins or {}
     mistakes += [
         Mistake(next((key for key in keys if key in origins), keys[0]), message)
@@ -140,25 +130,33 @@ def config_to_yaml(config: Config) -> str:
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in values.items()
             }
-            for section, values in dataclasses.asdict(config).items()
+            for section, values in asdict(config).items()
         }
     )
 
 
 def changed_keys(old: Config, new: Config) -> dict[str, tuple[str, str]]:
     """Return the dotted keys whose values differ between two configs, each with both values."""
-    return changed_between(dataclasses.asdict(old), dataclasses.asdict(new))
+    return differences(flatten(asdict(old)), flatten(asdict(new)))
 
 
-def changed_between(old: Any, new: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Do the same for plain sections; a key that the old ones do not have is not compared."""
-    changed = {}
-    for section, values in new.items():
-        before = old.get(section) if isinstance(old, dict) else None
-        for key, value in values.items():
-            if isinstance(before, dict) and key in before and before[key] != value:
-                changed[f"{section}.{key}"] = describe(before[key]), describe(value)
-    return changed
+def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return what changed, as text; a key that the old settings do not have is not compared."""
+    return {
+        key: (describe(old[key]), describe(value))
+        for key, value in new.items()
+        if key in old and old[key] != value
+    }
+
+
+def flatten(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return {"section.key": value, …}, without what is not in a section."""
+    return {
+        f"{name}.{key}": value
+        for name, section in sections.items()
+        if isinstance(section, dict)
+        for key, value in section.items()
+    }
 
 
 class Mistake(typing.NamedTuple):
@@ -179,20 +177,7 @@ def build_section(cls: Any, data: Any, path: str, mistakes: list[Mistake]) -> An
     for key, value in data.items():
         dotted = f"{path}.{key}" if path else str(key)
         if key not in hints:
-            inside = [
-                f"{section}.{key}"
-                for section, hint in hints.items()
-                if is_dataclass(hint) and key in typing.get_type_hints(hint)
-            ]
-            meant = did_you_mean(str(key), hints) or did_you_mean(str(key), inside)
-            inner = value if isinstance(value, dict) else {}
-            old = {dotted: value} | {f"{dotted}.{name}": inner[name] for name in inner}
-            hints_for_old = [
-                Mistake(each, RENAMED[each].hint(each, old[each]))
-                for each in old
-                if each in RENAMED
-            ]
-            mistakes += hints_for_old or [Mistake(dotted, f"unknown key '{dotted}'{meant}")]
+            mistakes += unknown_key(dotted, value, hints)
         elif is_dataclass(hints[key]):
             values[key] = build_section(hints[key], value, dotted, mistakes)
         else:
@@ -201,6 +186,27 @@ def build_section(cls: Any, data: Any, path: str, mistakes: list[Mistake]) -> An
             except ValueError as error:
                 mistakes.append(Mistake(dotted, f"{dotted}: {error}"))
     return cls(**values)
+
+
+def unknown_key(dotted: str, value: Any, known: Iterable[str]) -> list[Mistake]:
+    """Return what is wrong with a key that does not exist: it was renamed, or is misspelt."""
+    if dotted in RENAMED:
+        keys, converted = RENAMED[dotted].keys, RENAMED[dotted].convert(value)
+        new = " and ".join(f"'{key}'" for key in keys)
+        instead = f"; instead of {describe(value, 500)}, write {describe(converted, 500)}"
+        advice = instead if converted != value else ""
+        return [Mistake(dotted, f"'{dotted}' was renamed to {new}{advice}")]
+    old_section = {old for old in RENAMED if old.startswith(f"{dotted}.")}
+    if old_section and isinstance(value, dict) and value:
+        return [
+            mistake
+            for key, inner in value.items()
+            for mistake in unknown_key(f"{dotted}.{key}", inner, ())
+        ]
+    meant = did_you_mean(dotted.rpartition(".")[2], known)
+    if "." not in dotted and (names := settings_called(dotted)):
+        meant = f": did you mean '{names[0]}'?"
+    return [Mistake(dotted, f"unknown key '{dotted}'{meant}")]
 
 
 def convert(value: Any, hint: Any) -> Any:
@@ -218,19 +224,17 @@ def convert(value: Any, hint: Any) -> Any:
             raise ValueError(f"must be one of {allowed}; got {describe(value)}{meant}")
         return value
     if origin in (types.UnionType, typing.Union):
-        for choice in arguments:
-            if isinstance(value, list | tuple) == (typing.get_origin(choice) is tuple):
-                with contextlib.suppress(ValueError):
-                    return convert(value, choice)
         lists = [each for each in arguments if typing.get_origin(each) is tuple]
-        singles = [each for each in arguments if typing.get_origin(each) is not tuple]
-        if lists and isinstance(value, list | tuple):
-            return convert(value, lists[0])  # its error message serves for all of them
-        try:
-            return convert(value, singles[0])
-        except ValueError as error:
-            more = "; or give a list such as [a, b]" if lists else ""
-            raise ValueError(f"{error}{more}") from None
+        singles = [each for each in arguments if each not in lists]
+        is_list = isinstance(value, list | tuple)
+        errors = []
+        for choice in lists if lists and is_list else singles:
+            try:
+                return convert(value, choice)
+            except ValueError as error:
+                errors.append(str(error))
+        more = "; or give a list such as [a, b]" if lists and not is_list else ""
+        raise ValueError(f"{errors[0]}{more}")
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"expected a list such as [a, b], got {describe(value)}")
@@ -248,8 +252,8 @@ def convert(value: Any, hint: Any) -> Any:
     return value
 
 
-def describe(value: Any) -> str:
-    """Return a value as it would be written in YAML, cut if it is long."""
+def describe(value: Any, max_length: int = 60) -> str:
+    """Return a value as it would be written in YAML, truncated if it is long."""
     names = {dict: "a section", types.NoneType: "nothing"}
     if type(value) in names:
         return names[type(value)]
@@ -257,7 +261,7 @@ def describe(value: Any) -> str:
         text = f"[{', '.join(map(str, value))}]"
     else:
         text = repr(value) if isinstance(value, str) else str(value).lower()
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 def validate(config: Config) -> Iterator[tuple[list[str], str]]:
@@ -335,6 +339,14 @@ def validate_data(data: DataConfig) -> Iterator[tuple[list[str], str]]:
                 [f"data.split_{name}", f"data.{name}"],
                 f"data.split_{name}: data.{name} already names those pairs; set one of the two",
             )
+
+
+# Settings that one kind of model alone has, with the value that they must have for the other kind.
+TRANSFORMER_ONLY: dict[str, Any] = {
+    "num_heads": 1, "d_ff": 0, "norm": "none",
+    "self_attention_dropout": 0.0, "activation_dropout": 0.0,
+}  # fmt: skip
+RECURRENT_ONLY: dict[str, Any] = {"cell": "gru", "bidirectional": False, "attention": "dot"}
 
 
 def validate_model(model: ModelConfig) -> Iterator[tuple[list[str], str]]:

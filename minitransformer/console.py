@@ -11,8 +11,7 @@ from minitransformer.command_line import output_errors
 from minitransformer.data.tokenizer import SPECIALS, normalize
 from minitransformer.evaluation import Evaluation
 from minitransformer.settings import ModelConfig
-from minitransformer.training.callbacks import Callback, StepMetrics
-from minitransformer.training.trainer import Trainer
+from minitransformer.training.trainer import Callback, StepMetrics, Trainer
 
 COLUMNS = ("step", "split", "loss", "exact", "teacher-forced", "free-running", "BLEU", "chrF")
 TABLE = "{:>7}  {:5}  {:>7}  {:>7}  {:>14}  {:>12}  {:>5}  {:>5}"
@@ -24,19 +23,20 @@ class Console(Callback):
     def __init__(self) -> None:
         self.bar: tqdm[Never] | None = None
         self.latest: dict[str, Evaluation] = {}
+        self.example = ""  # a source sentence
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
     @output_errors()
     def on_start(self, trainer: Trainer) -> None:
-        for line in plan(trainer):
-            print(line)
+        self.example = trainer.corpus.train.first(1)[0].source
+        print(*describe_run(trainer), sep="\n")
         for note in trainer.notes:
             print(f"note: {note}", file=sys.stderr)
         run, steps = trainer.run_folder.path, trainer.config.training.steps
         if trainer.is_finished:
             if trainer.has_other_settings:
                 print("note: a finished run keeps its settings", file=sys.stderr)
-            print(f"\n{run} is finished: {reason_of_end(trainer)}.")
+            print(f"\n{run} is finished: {describe_end(trainer)}.")
             return
         if trainer.state.step:
             print(f"\nContinuing {run} after step {trainer.state.step} of {steps}.")
@@ -97,46 +97,49 @@ class Console(Callback):
             print(f"\nStopped {state}. The same command continues from there.")
             return
         if self.latest:
-            lines = sample_lines(self.latest, trainer.config.evaluation.samples)
-            print(*lines, *result_lines(self.latest, trainer), sep="\n")
+            lines = describe_samples(self.latest, trainer.config.evaluation.samples)
+            print(*lines, *describe_scores(self.latest, trainer), sep="\n")
             print(
                 f"  {self.steps} steps took {self.seconds:.1f} s, "
                 f"{self.tokens / self.seconds:,.0f} target tokens a second"
             )
             if trainer.has_lost_patience:
-                print(f"  {reason_of_end(trainer)}")
-            if weights := weights_of_translation(trainer):
+                print(f"  {describe_end(trainer)}")
+            if weights := describe_weights(trainer):
                 print(f"  (of the last step; translate.py uses {weights})")
-        print(*next_commands(trainer), sep="\n")
+        print(*next_commands(trainer, self.example), sep="\n")
 
 
-def plan(trainer: Trainer) -> list[str]:
+def describe_run(trainer: Trainer) -> list[str]:
     """Return what the run will do, with every sentence pair accounted for."""
-    training = trainer.config.training
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    training, world_size = trainer.config.training, trainer.ranks.world_size
+    parameters = sum(each.numel() for each in trainer.model.parameters())
     trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
-    only = "" if trained == parameters else f", {trained:,} of them trained"
-    threads = f"{training.threads} thread{'s' * (training.threads > 1)}" * (training.threads > 0)
-    several = f"{trainer.ranks.world_size} processes" * (trainer.ranks.world_size > 1)
-    precision = "bf16" * (training.precision == "bf16")
-    workers = " of ".join(filter(None, (several, threads)))
+    only = f", {trained:,} of them trained" if trained < parameters else ""
+    accumulated = training.gradient_accumulation
+    times = f" × {accumulated}" if accumulated > 1 else ""
     batches = len(trainer.stream.order)
+    workers = [f"{world_size} processes"] if world_size > 1 else []
+    if training.threads:
+        workers.append(f"{training.threads} thread{'s' * (training.threads > 1)}")
+    device = [trainer.device.type, " of ".join(workers)]
+    if training.precision == "bf16":
+        device.append("bf16")
     return [
         f"minitransformer {__version__}",
         f"run         {trainer.run_folder.path}",
         f"corpus      {trainer.corpus.name}",
-        *split_lines(trainer),
-        f"vocabulary  {vocabulary(trainer)}",
-        f"model       {shape(trainer.config.model)}",
+        *describe_splits(trainer),
+        f"vocabulary  {describe_vocabulary(trainer)}",
+        f"model       {describe_model(trainer.config.model)}",
         f"parameters  {parameters:,}{only}",
-        f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens"
-        f"{f' × {training.gradient_accumulation}' if training.gradient_accumulation > 1 else ''} "
+        f"training    {training.steps:,} steps of at most {training.batch_tokens:,} tokens{times} "
         f"({batches:,} batch{'es' * (batches > 1)} an epoch), seed {training.seed}",
-        f"device      {', '.join(filter(None, (trainer.device.type, workers, precision)))}",
+        f"device      {', '.join(filter(None, device))}",
     ]
 
 
-def shape(model: ModelConfig) -> str:
+def describe_model(model: ModelConfig) -> str:
     """Describe a model in one line."""
     layers = f"{model.num_encoder_layers}+{model.num_decoder_layers} layers"
     if model.kind == "recurrent":
@@ -153,7 +156,7 @@ def shape(model: ModelConfig) -> str:
     )
 
 
-def split_lines(trainer: Trainer) -> list[str]:
+def describe_splits(trainer: Trainer) -> list[str]:
     """Return how many pairs each split has, and what is wrong with its rows."""
     lines = []
     for name in ("train", "valid", "test"):
@@ -167,7 +170,7 @@ def split_lines(trainer: Trainer) -> list[str]:
     return lines
 
 
-def vocabulary(trainer: Trainer) -> str:
+def describe_vocabulary(trainer: Trainer) -> str:
     tokenizer = trainer.tokenizer
     name = tokenizer.source.token_name
     sizes = [len(side) - len(SPECIALS) for side in (tokenizer.source, tokenizer.target)]
@@ -179,18 +182,15 @@ def vocabulary(trainer: Trainer) -> str:
     )
 
 
-def reason_of_end(trainer: Trainer) -> str:
+def describe_end(trainer: Trainer) -> str:
     """Return why a finished run has ended."""
-    state = trainer.state
+    state, metric = trainer.state, trainer.config.evaluation.best_metric
     if not trainer.has_lost_patience:
         return f"it has taken its {state.step} steps"
-    return (
-        f"stopped early at step {state.step}: no better {trainer.config.evaluation.best_metric} "
-        f"since step {state.best_step}"
-    )
+    return f"stopped early at step {state.step}: no better {metric} since step {state.best_step}"
 
 
-def weights_of_translation(trainer: Trainer) -> str:
+def describe_weights(trainer: Trainer) -> str:
     """Describe the weights that a run translates with, unless they are those of its last step."""
     if (count := trainer.config.evaluation.average_checkpoints) > 1:
         return f"the mean of the last {count} checkpoints"
@@ -198,7 +198,7 @@ def weights_of_translation(trainer: Trainer) -> str:
     return "" if best in (None, trainer.state.step) else f"the best one, step {best}"
 
 
-def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
+def describe_samples(evaluations: dict[str, Evaluation], count: int) -> list[str]:
     """Return some translations of each split, wrong ones first."""
     lines = []
     for name, evaluation in evaluations.items():
@@ -212,7 +212,7 @@ def sample_lines(evaluations: dict[str, Evaluation], count: int) -> list[str]:
     return lines
 
 
-def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[str]:
+def describe_scores(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[str]:
     """Return how many pairs are translated exactly, BLEU and chrF."""
     kinds = {"train": "training", "valid": "held-out"}
     lines = []
@@ -229,13 +229,13 @@ def result_lines(evaluations: dict[str, Evaluation], trainer: Trainer) -> list[s
     ]
 
 
-def next_commands(trainer: Trainer) -> list[str]:
+def next_commands(trainer: Trainer, example: str) -> list[str]:
     """Return commands that translate with the run and show what it did."""
     run = trainer.run_folder.path
     translate = f"  python translate.py --run {shlex.quote(str(run))}"
-    is_plain = not set(trainer.example) & set('"$`\\!')
-    example = f'"{trainer.example}"' if is_plain else shlex.quote(trainer.example)
-    lines = ["\nNext:", translate, f"{translate} --walkthrough {example}"]
+    is_plain = not set(example) & set('"$`\\!')
+    quoted = f'"{example}"' if is_plain else shlex.quote(example)
+    lines = ["\nNext:", translate, f"{translate} --walkthrough {quoted}"]
     if trainer.config.logging.tensorboard:
         folder = shlex.quote(str(run.parent if run.parent.name == "runs" else run))
         # Without the option, TensorBoard drops some of more than ten pictures under a name.

@@ -6,11 +6,11 @@ runs/tiny/
   checkpoints/last  checkpoints/best        small text files naming a step
 """
 
-import contextlib
 import json
 import os
 import re
 import shutil
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -46,7 +46,6 @@ except ImportError:  # Windows
 
 STEP_NAME = re.compile(r"step-(\d{6,12})")
 LOCK = ".lock"
-LOCK_ATTEMPTS = 100
 
 
 class RunFolder:
@@ -61,7 +60,7 @@ class RunFolder:
 
     @property
     def has_started(self) -> bool:
-        """Tell whether there is a checkpoint, valid or damaged."""
+        """Whether there is a checkpoint, valid or damaged."""
         return any(self.steps())
 
     def steps(self) -> list[int]:
@@ -77,11 +76,11 @@ class RunFolder:
     def hold(self) -> None:
         """Lock the run against other trainings until `release` or the end of this process."""
         self.refuse_other_folders()
-        with self.require_space(0, "a run"):
+        with self.require_space("a run"):
             self.lock = RunLock(self.path)
 
     def release(self) -> None:
-        lock, self.lock = self.lock, None  # the thread that supervises workers calls this, too
+        lock, self.lock = self.lock, None  # the thread that watches a worker calls this, too
         if lock:
             lock.release(self.path)
 
@@ -161,9 +160,9 @@ class RunFolder:
     ) -> None:
         """Write a checkpoint, update `last` and `best`, and delete those no longer kept."""
         files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
-        with self.require_space(sum(map(len, files.values())), f"step {state.step}"):
+        with self.require_space(f"step {state.step}", sum(map(len, files.values()))):
             replace_folder(self.step_path(state.step), files)
-        with self.require_space(0, "the names of checkpoints"):
+        with self.require_space("the names of checkpoints"):
             self.prune_checkpoints(state, config)
 
     def prune_checkpoints(self, state: TrainerState, config: Config) -> None:
@@ -173,12 +172,11 @@ class RunFolder:
         for name, step in (("best", state.best_step), ("last", state.step)):
             if step is not None and self.pointed(name) != step:
                 self.point(name, step)
-        for step in set(self.steps()) - steps_to_keep(
-            self.steps(), state.step, state.best_step, config
-        ):
+        kept = steps_to_keep(self.steps(), state.step, state.best_step, config)
+        for step in set(self.steps()) - kept:
             remove_folder(self.step_path(step))
 
-    def require_space(self, needed: int, what: str) -> contextlib.AbstractContextManager[None]:
+    def require_space(self, what: str, needed: int = 0) -> AbstractContextManager[None]:
         """Raise an error for a full disk; what was saved before stays as it is."""
 
         def advice() -> str:
@@ -199,7 +197,7 @@ class RunFolder:
     def newest_content(self) -> tuple[str, dict[str, Any]]:
         """Return the newest checkpoint with a readable state.json: its name and that content."""
         for step in self.steps():
-            with contextlib.suppress(CheckpointError):
+            with suppress(CheckpointError):
                 return self.step_path(step).name, read_content(self.step_path(step))
         return "", {"tokenizer": None, "settings": {}}
 
@@ -208,7 +206,7 @@ class RunFolder:
 
     def pointed(self, name: str) -> int | None:
         """Return the step that the file `last` or `best` names, if it names one."""
-        with contextlib.suppress(CheckpointError, UnicodeDecodeError):
+        with suppress(CheckpointError, UnicodeDecodeError):
             text = read_own_file(self.checkpoints / name, 100).decode("utf-8").strip()
             if match := STEP_NAME.fullmatch(text):
                 return int(match[1])
@@ -238,15 +236,15 @@ class RunFolder:
             return step
         return self.load_newest([], for_training=False).state.best_step
 
-    def load_newest(self, complaints: list[str], *, for_training: bool) -> Checkpoint:
-        return self.load_last(1, complaints, for_training=for_training, among=self.steps())[0]
+    def load_newest(self, damages: list[str], *, for_training: bool) -> Checkpoint:
+        return self.load_last(1, damages, for_training=for_training, among=self.steps())[0]
 
     def load_last(
-        self, count: int, complaints: list[str], *, for_training: bool, among: list[int]
+        self, count: int, damages: list[str], *, for_training: bool, among: list[int]
     ) -> list[Checkpoint]:
         """Read the first `count` valid checkpoints of some steps.
 
-        A line for each damaged one that is skipped is added to `complaints`.
+        A line for each damaged one that is skipped is added to `damages`.
         """
         found: list[Checkpoint] = []
         for step in among:
@@ -255,7 +253,7 @@ class RunFolder:
             try:
                 found.append(self.load(step, for_training=for_training))
             except CheckpointError as error:
-                complaints.append(str(error))
+                damages.append(str(error))
             if sum(each.weights_bytes for each in found) > max_tensor_bytes():
                 raise CheckpointError(
                     f"{self.path}: {len(found)} checkpoints do not fit into memory"
@@ -264,7 +262,7 @@ class RunFolder:
             return found
         raise CheckpointError(
             f"{self.path} has no valid checkpoint"
-            + (f": {complaints[0]}" if complaints else "; train it first")
+            + (f": {damages[0]}" if damages else "; train it first")
         )
 
 
@@ -277,13 +275,13 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         self.created = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        self.complaint = ""
+        self.warning = ""
         self.file: TextIO | None = None
         if fcntl is None:
-            self.complaint = "this system has no locks: start only one training in a folder"
+            self.warning = "this system has no locks: start only one training in a folder"
             return
         # Its last holder may remove the file after it was opened and before it is locked here.
-        for _ in range(LOCK_ATTEMPTS):
+        for _ in range(100):
             # Links are not followed, and only the owner may read it.
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
             self.file = os.fdopen(os.open(folder / LOCK, flags, 0o600), "r+")
@@ -312,12 +310,12 @@ class RunLock:
                 "or choose another folder with --run"
             ) from None
         except OSError as error:  # some network drives have no locks
-            self.complaint = (
+            self.warning = (
                 f"{folder} cannot be locked ({error.strerror}): start only one training in it"
             )
 
     def is_at(self, folder: Path) -> bool:
-        """Tell whether this file is the one that others find in the folder."""
+        """Whether this file is the one that others find in the folder."""
         assert self.file is not None
         try:
             return os.path.samestat(os.fstat(self.file.fileno()), (folder / LOCK).stat())
@@ -327,12 +325,12 @@ class RunLock:
     def release(self, folder: Path) -> None:
         """Release the lock; `folder` is where the folder is now."""
         if self.file is not None:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 if self.is_at(folder):  # and not a newer one of another process
                     (folder / LOCK).unlink()
             self.file.close()
         for each in self.created:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 each.rmdir()  # only if it is still empty
 
 

@@ -7,28 +7,28 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers a setting may take."""
+    """The numbers that a setting may be."""
 
     low: float
     high: float
-    below: bool = False  # True: `high` itself is not allowed
+    excludes_high: bool = False
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value and (value < self.high if self.below else value <= self.high)
+        is_below = value < self.high or (value == self.high and not self.excludes_high)
+        return self.low <= value and is_below
 
     def __str__(self) -> str:
         high = f"{self.high:,}" if isinstance(self.high, int) else f"{self.high:g}"
-        return f"from {self.low:g} {'to below' if self.below else 'to'} {high}"
+        return f"from {self.low:g} {'to below' if self.excludes_high else 'to'} {high}"
 
 
-Count = Annotated[int, Range(1, 10**9)]
-CountOrNone = Annotated[int, Range(0, 10**9)]  # 0 switches the thing off
+PositiveInt = Annotated[int, Range(1, 10**9)]
+NonNegativeInt = Annotated[int, Range(0, 10**9)]  # 0: off, or no limit
 Width = Annotated[int, Range(1, 16384)]
 Depth = Annotated[int, Range(1, 256)]
-Positive = Annotated[float, Range(1e-12, 1e12)]
-NotNegative = Annotated[float, Range(0, 1e12)]
-Share = Annotated[float, Range(0, 1, below=True)]
-
+PositiveFloat = Annotated[float, Range(1e-12, 1e12)]
+NonNegativeFloat = Annotated[float, Range(0, 1e12)]
+Fraction = Annotated[float, Range(0, 1, excludes_high=True)]
 
 CorpusPath = str | tuple[str, ...]  # a name, or the two files of an aligned pair
 DropOrStop = Literal["skip", "error"]  # for what cannot be trained on
@@ -42,10 +42,10 @@ class DataConfig:
     test: CorpusPath = ""
     columns: tuple[str | int, ...] = ("source", "target")
     subset: str = ""
-    split_valid: CountOrNone = 0
-    split_test: CountOrNone = 0
+    split_valid: NonNegativeInt = 0
+    split_test: NonNegativeInt = 0
     split_seed: Annotated[int, Range(0, 2**63 - 1)] = 1
-    limit: CountOrNone = 0
+    limit: NonNegativeInt = 0
     cache: str = "~/.cache/minitransformer"
 
 
@@ -74,8 +74,8 @@ class TokenizerConfig:
     kind: Literal["words", "bpe"] = "words"
     words: str = "unicode"
     joint: bool = False
-    min_frequency: Count = 1
-    vocab_size: CountOrNone = 0
+    min_frequency: PositiveInt = 1
+    vocab_size: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,13 @@ class ModelConfig:
     bias: bool = False
     head_bias: bool = True
     activation: Literal["relu", "gelu"] = "relu"
-    dropout: Share = 0.0
-    self_attention_dropout: Share = 0.0
-    cross_attention_dropout: Share = 0.0
-    activation_dropout: Share = 0.0
+    dropout: Fraction = 0.0
+    self_attention_dropout: Fraction = 0.0
+    cross_attention_dropout: Fraction = 0.0
+    activation_dropout: Fraction = 0.0
     tie_embeddings: Literal["none", "target", "all"] = "none"
     scale_embeddings: bool = False
-    embedding_std: NotNegative = 0.3
+    embedding_std: NonNegativeFloat = 0.3
     decoder_start_token: Literal["eos", "bos"] = "eos"
     source_eos: bool = False
     cell: Literal["gru", "lstm"] = "gru"
@@ -110,26 +110,26 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    steps: Count = 600
+    steps: PositiveInt = 600
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
     processes: Annotated[int, Range(1, 1024)] = 1
     threads: Annotated[int, Range(0, 1024)] = 1
     precision: Literal["float32", "bf16"] = "float32"
     join_timeout: Annotated[float, Range(1, 86_400)] = 60
     step_timeout: Annotated[float, Range(1, 86_400)] = 600
-    batch_tokens: Count = 900
-    gradient_accumulation: Count = 1
-    learning_rate: Positive = 0.01
+    batch_tokens: PositiveInt = 900
+    gradient_accumulation: PositiveInt = 1
+    learning_rate: PositiveFloat = 0.01
     schedule: Literal["constant", "inverse_sqrt", "cosine"] = "cosine"
-    warmup_steps: CountOrNone = 0
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    weight_decay: NotNegative = 0.3
-    clip_norm: NotNegative = 1.0
-    label_smoothing: Share = 0.0
-    rdrop_alpha: NotNegative = 0.0
-    patience: CountOrNone = 0
-    save_every: Count = 75
+    warmup_steps: NonNegativeInt = 0
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    weight_decay: NonNegativeFloat = 0.3
+    clip_norm: NonNegativeFloat = 1.0
+    label_smoothing: Fraction = 0.0
+    rdrop_alpha: NonNegativeFloat = 0.0
+    patience: NonNegativeInt = 0
+    save_every: PositiveInt = 75
     keep_checkpoints: Annotated[int, Range(2, 10**9)] = 2
     init_from: str = ""
     trainable: tuple[str, ...] = ()
@@ -137,11 +137,11 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    every: Count = 75
-    train_pairs: CountOrNone = 1000
-    batch_size: Count = 64
-    average_checkpoints: Count = 1
-    samples: CountOrNone = 5
+    every: PositiveInt = 75
+    train_pairs: NonNegativeInt = 1000
+    batch_size: PositiveInt = 64
+    average_checkpoints: PositiveInt = 1
+    samples: NonNegativeInt = 5
     bleu_tokenizer: Literal["13a", "intl", "char", "none"] = "13a"
     best_metric: Literal[
         "none", "loss", "exact_match", "accuracy_teacher_forced", "accuracy_free_running",
@@ -152,7 +152,7 @@ class EvaluationConfig:
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig:
     tensorboard: bool = True
-    every: Count = 1
+    every: PositiveInt = 1
     examples: tuple[str, ...] | Annotated[int, Range(0, 1000)] = 2
 
 
@@ -167,14 +167,7 @@ class Config:
     logging: LoggingConfig = LoggingConfig()
 
 
-# Settings that one kind of model alone has, with the value that they must have for the other kind.
-TRANSFORMER_ONLY: dict[str, Any] = {
-    "num_heads": 1, "d_ff": 0, "norm": "none",
-    "self_attention_dropout": 0.0, "activation_dropout": 0.0,
-}  # fmt: skip
-RECURRENT_ONLY: dict[str, Any] = {"cell": "gru", "bidirectional": False, "attention": "dot"}
-
-# Modules whose names are part of parameter names, as runs of format 1 have them.
+# Modules whose names are part of parameter names: those of run format 1, and the present ones.
 RENAMED_MODULES = {
     "widen": "fc1", "narrow": "fc2", "word": "input_proj", "state": "hidden_proj",
     "rightward": "forward_rnn", "leftward": "backward_rnn",
@@ -182,26 +175,19 @@ RENAMED_MODULES = {
 
 
 def rename_module_path(path: str) -> str:
-    """encoder.layers.0.feed_forward.widen.weight -> encoder.layers.0.feed_forward.fc1.weight"""
+    """Rename encoder.layers.0.feed_forward.widen to encoder.layers.0.feed_forward.fc1."""
     return ".".join(RENAMED_MODULES.get(part, part) for part in path.split("."))
 
 
 class Renaming(NamedTuple):
-    """What a setting of run format 1 is called now, and how its value changed."""
+    """The present names of a setting of run format 1, and how its value changed."""
 
     keys: tuple[str, ...]
     convert: Callable[[Any], Any] = lambda value: value
 
-    def hint(self, old: str, value: Any) -> str:
-        """Return the error message for a config that still has the old key."""
-        new = " and ".join(f"'{key}'" for key in self.keys)
-        converted = self.convert(value)
-        advice = f"; instead of {value}, write {converted}" if converted != value else ""
-        return f"'{old}' was renamed to {new}{advice}"
-
 
 def twice(value: Any) -> Any:
-    return 2 * value if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return 2 * value if type(value) in (int, float) and value in Range(0, 1e12) else value
 
 
 def rename_module_paths(value: Any) -> Any:

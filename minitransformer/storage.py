@@ -1,4 +1,8 @@
-"""Atomic files: written under another name, fsynced, renamed; checksums for reading them back."""
+"""Atomic files: written under another name, fsynced, renamed; checksums for reading them back.
+
+Python's library has no such function; the package atomicwrites is no longer maintained, and has
+none for folders.
+"""
 
 import errno
 import hashlib
@@ -14,50 +18,9 @@ from typing import Any
 
 from minitransformer.errors import CheckpointError
 
-
-def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) -> bytes:
-    """Return a file's content; raises OSError for pipes, devices and more than `max_bytes`."""
-    extra = getattr(os, "O_NONBLOCK", 0)  # without it, opening a pipe waits for its writer
-    if not follow_links:
-        extra |= getattr(os, "O_NOFOLLOW", 0)
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if status.st_size > max_bytes:
-            raise OSError(errno.EINVAL, f"larger than {max_bytes:,} bytes", str(path))
-        return file.read(status.st_size)
-
-
 MAX_JSON_BYTES = 2**24  # of a state.json, which has a few hundred
 MAX_TOKENIZER_BYTES = 2**27  # of a vocabulary; a million pieces take half of it
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def sync_folder(path: Path) -> None:
-    """Fsync a folder, so that its list of names survives a power cut."""
-    if os.name == "nt":  # Windows has no such call for folders
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file and fsync it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_all(file: FileIO, content: bytes) -> None:
-    """Write without a buffer, which would write again when a file on a full disk is closed."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) :]
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -97,6 +60,32 @@ def remove_folder(path: Path) -> None:
     with suppress(OSError):
         path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file and fsync it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_all(file: FileIO, content: bytes) -> None:
+    """Write without a buffer, which would write again when a file on a full disk is closed."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def sync_folder(path: Path) -> None:
+    """Fsync a folder, so that its list of names survives a power cut."""
+    if os.name == "nt":  # Windows has no such call for folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -154,6 +143,20 @@ def read_json_with_checksum(content: bytes, where: str) -> dict[str, Any]:
     if not is_whole:
         raise CheckpointError(f"{where}: damaged (its checksum does not match)")
     return data
+
+
+def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) -> bytes:
+    """Return a file's content; raises OSError for pipes, devices and more than `max_bytes`."""
+    extra = getattr(os, "O_NONBLOCK", 0)  # without it, opening a pipe waits for its writer
+    if not follow_links:
+        extra |= getattr(os, "O_NOFOLLOW", 0)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > max_bytes:
+            raise OSError(errno.EINVAL, f"larger than {max_bytes:,} bytes", str(path))
+        return file.read(status.st_size)
 
 
 def read_own_file(path: Path, max_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Mistakes beyond the seven classic ones, for the checks that none of those trips."""
+"""Mistakes beyond the seven pitfalls, for the checks that no pitfall fails."""
 
 from contextlib import AbstractContextManager
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.data.tokenizer import UNK_ID
-from minitransformer.doctor.pitfalls import Breakage
+from minitransformer.doctor.pitfalls import patched
 from minitransformer.model import recurrent, transformer
 from minitransformer.model.base import Memory
 from minitransformer.model.recurrent import (
@@ -19,123 +19,111 @@ from minitransformer.model.recurrent import (
 from minitransformer.model.transformer import Embedding, Transformer
 
 embed, rotary_positions = Embedding.forward, Transformer.rotary_positions
-encode = Transformer.encode
-read_words, read_target, read_source = (
-    Recurrence.forward,
-    RecurrentDecoder.forward,
-    Recurrent.encode,
-)
+transformer_encode, recurrent_encode = Transformer.encode, Recurrent.encode
+run_recurrence, run_decoder = Recurrence.forward, RecurrentDecoder.forward
 
 
-def embed_from_place_0(self: Embedding, ids: Tensor, start: int = 0) -> Tensor:
-    return embed(self, ids, 0)
+def positions_restart() -> AbstractContextManager[None]:
+    """Each cached token gets the position of the first one."""
 
+    def embed_at_0(self: Embedding, ids: Tensor, start: int = 0) -> Tensor:
+        return embed(self, ids, 0)
 
-def turn_from_place_0(self: Transformer, ids: Tensor, start: int) -> Tensor | None:
-    return rotary_positions(self, ids, 0)
+    def rotate_at_0(self: Transformer, ids: Tensor, start: int) -> Tensor | None:
+        return rotary_positions(self, ids, 0)
 
-
-def hide_unknown_words(ids: Tensor, pad_id: int) -> Tensor:
-    return (ids > UNK_ID)[:, None, None, :]
-
-
-def encode_detached(self: Transformer, source: Tensor) -> Memory:
-    memory = encode(self, source)
-    return Memory(memory.states.detach(), memory.mask)
-
-
-def encode_states_detached(self: Recurrent, source: Tensor) -> Memory:
-    memory = read_source(self, source)
-    final = tuple(tuple(part.detach() for part in state) for state in memory.final_states)
-    return Memory(memory.states.detach(), memory.mask, final)
-
-
-def read_target_from_the_right(
-    self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
-) -> tuple[Tensor, State]:
-    if mask is not None:  # the encoder's, which may
-        return read_words(self, inputs, state, mask)
-    states, last = read_words(self, inputs.flip(1), state)
-    return states.flip(1), last
-
-
-def read_padding(
-    self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
-) -> tuple[Tensor, State]:
-    return read_words(self, inputs, state)
-
-
-def read_each_word_anew(
-    self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
-) -> tuple[Tensor, State]:
-    if mask is None:  # the decoder's
-        return read_words(self, inputs, state)
-    last, states = state, []
-    for token, is_token in zip(inputs.unbind(dim=1), mask.unbind(dim=1), strict=True):
-        after = zip(self.step(self.input_proj(token), state)[1], last, strict=True)
-        last = tuple(torch.where(is_token[:, None], new, old) for new, old in after)
-        states.append(last[0])
-    return torch.stack(states, dim=1), last
-
-
-def decode_without_carrying(
-    self: RecurrentDecoder, target: Tensor, memory: Memory, cache: StateCache
-) -> Tensor:
-    before = list(cache.states)
-    output = read_target(self, target, memory, cache)
-    cache.states = before
-    return output
-
-
-def begin_from_nothing(self: Recurrent, memory: Memory) -> StateCache:
-    return StateCache([tuple(0 * part for part in state) for state in memory.final_states])
-
-
-def broken(*places: tuple[object, str, object]) -> AbstractContextManager[None]:
-    return Breakage(title="", file="", wrong=(), right=(), shows="", check="", places=places).made()
-
-
-def restarted() -> AbstractContextManager[None]:
-    """Each cached token is taken for the first one."""
-    return broken(
-        (Embedding, "forward", embed_from_place_0),
-        (Transformer, "rotary_positions", turn_from_place_0),
+    return patched(
+        [(Embedding, "forward", embed_at_0), (Transformer, "rotary_positions", rotate_at_0)]
     )
 
 
-def unknown_as_padding() -> AbstractContextManager[None]:
-    """A sentence of unknown words has nothing to look at."""
-    kinds = transformer, recurrent
-    return broken(*((kind, "padding_mask", hide_unknown_words) for kind in kinds))
+def unknown_masked() -> AbstractContextManager[None]:
+    """Unknown words are masked like padding, so that some queries have no key."""
+
+    def mask_unknown(ids: Tensor, pad_id: int) -> Tensor:
+        return (ids > UNK_ID)[:, None, None, :]
+
+    return patched([(kind, "padding_mask", mask_unknown) for kind in (transformer, recurrent)])
 
 
-def detached() -> AbstractContextManager[None]:
-    """The encoder never hears how well the decoder did."""
-    return broken(
-        (Transformer, "encode", encode_detached), (Recurrent, "encode", encode_states_detached)
+def encoder_detached() -> AbstractContextManager[None]:
+    """The encoder gets no gradient."""
+
+    def encode_transformer(self: Transformer, source: Tensor) -> Memory:
+        memory = transformer_encode(self, source)
+        return Memory(memory.states.detach(), memory.mask)
+
+    def encode_recurrent(self: Recurrent, source: Tensor) -> Memory:
+        memory = recurrent_encode(self, source)
+        final = tuple(tuple(part.detach() for part in state) for state in memory.final_states)
+        return Memory(memory.states.detach(), memory.mask, final)
+
+    return patched(
+        [(Transformer, "encode", encode_transformer), (Recurrent, "encode", encode_recurrent)]
     )
 
 
-def decoder_from_the_right() -> AbstractContextManager[None]:
-    """A recurrent decoder knows the words that it is to say."""
-    return broken((Recurrence, "forward", read_target_from_the_right))
+def decoder_right_to_left() -> AbstractContextManager[None]:
+    """A recurrent decoder reads later tokens first."""
+
+    def forward(
+        self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        if mask is not None:  # the encoder's, which may
+            return run_recurrence(self, inputs, state, mask)
+        states, last = run_recurrence(self, inputs.flip(1), state)
+        return states.flip(1), last
+
+    return patched([(Recurrence, "forward", forward)])
 
 
 def padding_read() -> AbstractContextManager[None]:
-    """A recurrent encoder takes padding for words; attention does not."""
-    return broken((Recurrence, "forward", read_padding))
+    """A recurrent encoder reads padding as words; attention still masks it."""
+
+    def forward(
+        self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        return run_recurrence(self, inputs, state)
+
+    return patched([(Recurrence, "forward", forward)])
 
 
-def encoder_forgetful() -> AbstractContextManager[None]:
-    """A recurrent encoder has forgotten each word when it reads the next."""
-    return broken((Recurrence, "forward", read_each_word_anew))
+def encoder_without_state() -> AbstractContextManager[None]:
+    """A recurrent encoder computes each state from the initial one."""
+
+    def forward(
+        self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        if mask is None:  # the decoder's
+            return run_recurrence(self, inputs, state)
+        last, states = state, []
+        for token, is_token in zip(inputs.unbind(dim=1), mask.unbind(dim=1), strict=True):
+            after = zip(self.step(self.input_proj(token), state)[1], last, strict=True)
+            last = tuple(torch.where(is_token[:, None], new, old) for new, old in after)
+            states.append(last[0])
+        return torch.stack(states, dim=1), last
+
+    return patched([(Recurrence, "forward", forward)])
 
 
-def cache_forgetful() -> AbstractContextManager[None]:
-    """Each token that a recurrent decoder produces meets the state that the first one met."""
-    return broken((RecurrentDecoder, "forward", decode_without_carrying))
+def cache_not_updated() -> AbstractContextManager[None]:
+    """A recurrent decoder starts each token from the state before the first one."""
+
+    def forward(
+        self: RecurrentDecoder, target: Tensor, memory: Memory, cache: StateCache
+    ) -> Tensor:
+        before = list(cache.states)
+        output = run_decoder(self, target, memory, cache)
+        cache.states = before
+        return output
+
+    return patched([(RecurrentDecoder, "forward", forward)])
 
 
-def decoder_deaf() -> AbstractContextManager[None]:
-    """A recurrent decoder does not begin where the encoder ends."""
-    return broken((Recurrent, "new_cache", begin_from_nothing))
+def decoder_starts_at_zero() -> AbstractContextManager[None]:
+    """A recurrent decoder does not start from the encoder's final state."""
+
+    def new_cache(self: Recurrent, memory: Memory) -> StateCache:
+        return StateCache([tuple(0 * part for part in state) for state in memory.final_states])
+
+    return patched([(Recurrent, "new_cache", new_cache)])

@@ -1,21 +1,21 @@
-"""Reads what a run wrote for TensorBoard, with TensorBoard's own reader."""
+"""Read the events of a run with TensorBoard's own reader."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-CLOCK = {"train/tokens_per_second"}  # what the wall clock decides
+CLOCK = {"train/tokens_per_second"}  # depends on the wall clock
 
 
 class Point(NamedTuple):
     tag: str
     step: int
-    value: object  # a number, a picture's bytes, a text, or a plugin's bytes
+    value: object  # a number, or the bytes of an image, a text or a plugin
 
 
 def points(path: Path) -> list[Point]:
-    """Everything in an event file, in order."""
+    """Return everything in an event file, in order."""
     found = []
     for event in LegacyEventFileLoader(str(path)).Load():
         for value in event.summary.value:
@@ -33,16 +33,16 @@ def points(path: Path) -> list[Point]:
 
 
 def series(path: Path) -> dict[str, dict[int, object]]:
-    """Values by tag and step; each must be there once."""
+    """Return values by tag and step, each of which must be unique."""
     found: dict[str, dict[int, object]] = {}
     for tag, step, value in points(path):
-        assert step not in found.setdefault(tag, {}), f"{tag} at {step} is there twice"
+        assert step not in found.setdefault(tag, {}), f"duplicate {tag} at {step}"
         found[tag][step] = value
     return found
 
 
 def everything_without_clock(run: Path) -> dict[str, object]:
-    """All that TensorBoard shows of a run: its events, its walks, its embeddings."""
+    """Return what TensorBoard shows of a run: events, walk-throughs and embeddings."""
     events = {
         str(path.relative_to(run)): [point for point in points(path) if point.tag not in CLOCK]
         for path in sorted(run.rglob("events.out.tfevents*"))

@@ -271,8 +271,16 @@ def test_an_override_that_makes_no_sense_is_a_usage_error(override, tmp_path):
 
 
 def test_a_key_without_its_section_is_recognised(tmp_path):
-    with pytest.raises(UsageError, match=r"section\.key=value, such as training\.steps"):
-        config_from(SMALLEST, tmp_path, ["steps=50"])
+    for override, meant in (
+        ("steps=50", "training.steps=50"),
+        ("consistency=1", "training.rdrop_alpha=VALUE"),
+    ):
+        with pytest.raises(UsageError, match=rf"section\.key=value, such as {meant}$"):
+            config_from(SMALLEST, tmp_path, [override])
+    assert errors_of(f"{SMALLEST}d_model: 3\nmax_size: 9", tmp_path) == [
+        f"{tmp_path / 'some.yaml'}: unknown key 'd_model': did you mean 'model.d_model'?",
+        f"{tmp_path / 'some.yaml'}: unknown key 'max_size': did you mean 'tokenizer.vocab_size'?",
+    ]
 
 
 def test_a_config_survives_being_written_and_read(tmp_path):
@@ -332,7 +340,7 @@ RENAMED_VALUES = [
      "'model.activation_dropout'"),
     ("training: {train_only: [encoder.layers.0.feed_forward.widen]}",
      "'training.train_only' was renamed to 'training.trainable'; instead of "
-     "['encoder.layers.0.feed_forward.widen'], write ['encoder.layers.0.feed_forward.fc1']"),
+     "[encoder.layers.0.feed_forward.widen], write [encoder.layers.0.feed_forward.fc1]"),
 ]  # fmt: skip
 
 
@@ -340,6 +348,17 @@ RENAMED_VALUES = [
 def test_a_renamed_key_is_refused_with_its_present_name(settings, message, tmp_path):
     errors = errors_of(settings, tmp_path)
     assert f"{tmp_path / 'some.yaml'}: {message}" in errors
+
+
+def test_renamed_and_unknown_keys_of_an_old_section_are_all_reported(tmp_path):
+    assert errors_of("data: {source: en-es}\nhygiene: {nul: keep, x: 1}", tmp_path) == [
+        f"{tmp_path / 'some.yaml'}: {message}"
+        for message in (
+            "'data.source' was renamed to 'data.train'",
+            "'hygiene.nul' was renamed to 'filters.nul'",
+            "unknown key 'hygiene.x'",
+        )
+    ]
 
 
 def test_every_renamed_setting_is_gone_and_its_new_names_exist():

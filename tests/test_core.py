@@ -17,8 +17,6 @@ PROGRAM = """
 import sys
 from pathlib import Path
 
-import torch
-
 from minitransformer import Translator
 from minitransformer.config import load_config
 from minitransformer.run import RunFolder
@@ -26,7 +24,7 @@ from minitransformer.training.trainer import Trainer
 
 name, *changes = sys.argv[1:]
 config = load_config(Path("configs") / name, [*changes, "logging.tensorboard=false"])
-assert Trainer(config, RunFolder(Path("run")), torch.device("cpu"), []).fit() == 0
+assert Trainer(config, RunFolder(Path("run"))).fit() == 0
 print(Translator.load("run")("Let's go"))
 """
 

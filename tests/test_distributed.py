@@ -23,7 +23,6 @@ from minitransformer.errors import ProcessError, UsageError
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.training.distributed import Ranks, init_distributed, open_store
 from minitransformer.training.launcher import launched_processes
-from minitransformer.training.trainer import warm_up_ddp
 from tests.processes import ROOT, Running, context, run
 from tests.small_runs import NO_DROPOUT, RECURRENT, final_hashes, trainer_for
 from tests.test_trainer import without_clock
@@ -80,8 +79,6 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
     alone.stream.rank, alone.stream.world_size = ranks.rank, ranks.world_size
     alone.ranks = ranks
     alone.training_loss = ranks.wrap(TrainingLoss(alone.model, alone.config.training))
-    if ranks.world_size > 1:
-        warm_up_ddp(alone.training_loss, alone.device)
     found, metrics, num_tokens = {}, [], []
     next_batch = alone.stream.next
 

@@ -104,7 +104,7 @@ def test_only_pair_with_a_nonfinite_gradient_is_located(tmp_path, rdrop_alpha):
     common = set(batch.source[0].tolist())
     for row in batch.source[1:]:
         common -= set(row.tolist())
-    word = next(iter(common - {PAD_ID}))  # stands in the first row alone
+    word = next(iter(common - {PAD_ID}))  # in the first row alone
 
     def explode(gradient: torch.Tensor) -> torch.Tensor:
         return gradient * torch.inf if gradient[word].abs().sum() > 0 else gradient
@@ -195,25 +195,25 @@ def test_doctor_replays_a_saved_batch(tmp_path):
     poison_word(trainer, "car")
     step_until_diverged(trainer)
     (folder,) = (tmp_path / "run/diverged").iterdir()
-    told = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
-    assert (told.code, told.err) == (0, "")
-    assert "encoder.embedding.tokens                1e+25\n" in told.out
-    assert "first not finite: encoder.layers.0.self_attention.scores\n" in told.out
-    assert all("car" in line for line in told.out.splitlines() if "→" in line)
-    assert "→" in told.out
+    result = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "encoder.embedding.tokens                1e+25\n" in result.out
+    assert "first NaN or Inf: encoder.layers.0.self_attention.scores\n" in result.out
+    assert all("car" in line for line in result.out.splitlines() if "→" in line)
+    assert "→" in result.out
     model = read_tensors(folder / "model.safetensors")
     model["encoder.embedding.weight"].clamp_(-1, 1)
     (folder / "model.safetensors").write_bytes(tensor_bytes(model))
-    told = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
-    assert told.code == 1
-    assert "all of its numbers are finite this time" in told.out
-    told = run("minitransformer/doctor/__main__.py", "--replay", tmp_path, folder=tmp_path)
-    assert told.err == f"error: {tmp_path} is no batch that a training has kept\n"
-    told = run("minitransformer/doctor/__main__.py", "--replay", "run", folder=tmp_path)
-    assert told.err.endswith(f": did you mean run/diverged/{folder.name}?\n")
+    result = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
+    assert result.code == 1
+    assert "all values are finite this time" in result.out
+    result = run("minitransformer/doctor/__main__.py", "--replay", tmp_path, folder=tmp_path)
+    assert result.err == f"error: {tmp_path} is not a saved batch of a diverged training\n"
+    result = run("minitransformer/doctor/__main__.py", "--replay", "run", folder=tmp_path)
+    assert result.err.endswith(f": did you mean run/diverged/{folder.name}?\n")
     shutil.move(folder, tmp_path / "moved")
-    told = run("minitransformer/doctor/__main__.py", "--replay", "moved", folder=tmp_path)
-    assert told.err.startswith("error: moved must stay inside its run: ")
+    result = run("minitransformer/doctor/__main__.py", "--replay", "moved", folder=tmp_path)
+    assert result.err.startswith("error: moved must stay inside its run: ")
 
 
 def test_recurrent_model_is_located_and_replayed(tmp_path, capsys):
@@ -226,24 +226,24 @@ def test_recurrent_model_is_located_and_replayed(tmp_path, capsys):
     assert "it begins in decoder.attention.scores, with " in message
     (folder,) = (tmp_path / "run/diverged").iterdir()
     assert replay(folder) == 0
-    told = capsys.readouterr().out
-    assert "first not finite: decoder.attention.scores\n" in told
-    stages = [line.split()[0] for line in told.splitlines() if line.startswith("decoder.layers.0")]
+    out = capsys.readouterr().out
+    assert "first NaN or Inf: decoder.attention.scores\n" in out
+    stages = [line.split()[0] for line in out.splitlines() if line.startswith("decoder.layers.0")]
     gates = ("reset", "update", "candidate", "state", "before")
     assert stages == [f"decoder.layers.0.{gate}" for gate in gates]
 
 
-def spoil_second_word(recurrence: Recurrence) -> None:
-    """Let the candidate be no number from the second word that is read on."""
+def break_second_word(recurrence: Recurrence) -> None:
+    """Make the candidate NaN from the second word on."""
     step_of = recurrence.step
 
-    def spoilt(input_gates, state):
+    def broken_step(input_gates, state):
         step, after = step_of(input_gates, state)
         nan = torch.where(state[0].any(dim=1, keepdim=True), torch.nan, 1.0)
         step = step._replace(candidate=step.candidate * nan, state=step.state * nan)
         return step, (after[0] * nan, *after[1:])
 
-    recurrence.step = spoilt
+    recurrence.step = broken_step
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -252,7 +252,7 @@ def test_candidate_is_named_before_the_gates_that_pass_nan_on(tmp_path, cell, wa
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", f"model.cell={cell}", "model.bidirectional=true"
     )
-    spoil_second_word(trainer.model.encoder.layers[0].get_submodule(way))
+    break_second_word(trainer.model.encoder.layers[0].get_submodule(way))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     batch = trainer.stream.next()
     nonfinite = locate_nonfinite(training_loss, batch, seed=1, scale=0.1)

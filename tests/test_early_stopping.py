@@ -1,7 +1,7 @@
 import torch
 
 from minitransformer.run import RunFolder
-from minitransformer.training.callbacks import Callback
+from minitransformer.training.trainer import Callback
 from minitransformer.translator import Translator
 from tests.processes import run
 from tests.small_runs import final_hashes, same_bits, trainer_for, weights

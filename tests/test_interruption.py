@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer.training.callbacks import Callback
+from minitransformer.training.trainer import Callback
 from tests.events import everything_without_clock
 from tests.processes import ROOT, Running, run
 from tests.small_runs import final_hashes, trainer_for

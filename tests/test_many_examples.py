@@ -1,4 +1,4 @@
-"""Every property again, on many more examples than each run of the tests can afford."""
+"""The property tests with many more examples than a usual run of the tests has."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.processes import ROOT
 
 
 @pytest.mark.slow
-def test_every_property_holds_for_many_examples():
+def test_properties_hold_for_many_examples():
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "hypothesis", "--hypothesis-profile=many"],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""Pictures of attention: the right words at the right cells, in any script."""
+"""Attention maps: the right words at the right cells, in any script."""
 
 import argparse
 import io
@@ -17,26 +17,35 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from minitransformer.errors import UsageError
-from minitransformer.explain import heatmaps as fonts
+from minitransformer.explain import heatmaps
 from minitransformer.explain.attention_maps import AttentionView, attention_views
 from minitransformer.explain.command import write_attention
 from minitransformer.explain.heatmaps import (
-    BLACK_LETTERS,
+    BLACK,
     HATCH,
+    HATCH_LINE,
     NARROW,
+    PAPER,
+    WEIGHT_0,
+    WEIGHT_1,
+    WHITE_ON_CELL,
     WIDE,
     Cells,
+    Fonts,
     Picture,
     Text,
     arrow,
     as_png,
     as_svg,
     attention_picture,
-    letter_colours,
-    number,
+    colours_of,
+    cut_text,
+    format_weight,
     palette,
     sentence_picture,
-    shades,
+    shipped_fonts,
+    text_bitmap,
+    text_width,
 )
 from minitransformer.explain.walkthrough import walk_through
 from tests.processes import run
@@ -76,20 +85,26 @@ def pixels(png: bytes) -> np.ndarray:
     return np.array(Image.open(io.BytesIO(png)))
 
 
+def ink_of(text: str, size: float) -> tuple[np.ndarray, int]:
+    """Return how much each pixel is covered by a text, and the rows below its base line."""
+    glyphs, descent = text_bitmap(text, size)
+    return np.asarray(glyphs), descent
+
+
 def texts(picture: Picture) -> list[Text]:
     return [part for part in picture.parts if isinstance(part, Text)]
 
 
 def grids(picture: Picture) -> list[Cells]:
-    """The heat maps; the legend's strips have one row."""
+    """Return the heat maps; the strips of the legend have one row."""
     return [
         part for part in picture.parts if isinstance(part, Cells) and part.gap and part.height > 11
     ]
 
 
 def labels(picture: Picture, grid: Cells) -> tuple[list[str], list[str]]:
-    """The words beside each row and above each column of a heat map, found by their places."""
-    rows, columns = grid.shades.shape
+    """Return the words beside each row and above each column, found by their position."""
+    rows, columns = grid.weights.shape
     beside: list[list[str]] = [[] for _ in range(rows)]
     above: list[list[str]] = [[] for _ in range(columns)]
     for text in texts(picture):
@@ -102,7 +117,7 @@ def labels(picture: Picture, grid: Cells) -> tuple[list[str], list[str]]:
     return [found[0] for found in beside], [found[0] for found in above]
 
 
-def test_rows_and_columns_carry_their_words():
+def test_attention_picture_labels_rows_and_columns():
     view = cross_view(["<EOS>", *BANGLA], [*BANGLA, "<EOS>"], ["I", "go", "to", "school"], heads=3)
     picture = attention_picture(view)
     heads = grids(picture)
@@ -119,85 +134,89 @@ def test_rows_and_columns_carry_their_words():
     ]  # fmt: skip
 
 
-def test_cells_are_the_weights_and_their_numbers():
+def test_cells_hold_the_weights_and_their_numbers():
     view = cross_view(["<EOS>", "a"], ["a", "b"], ["x", "y", "z"], heads=2)
     picture = attention_picture(view)
     weights = view.weights.double().numpy()
     for grid, expected in zip(grids(picture), [*weights, weights.mean(0)], strict=True):
-        assert np.array_equal(grid.shades, shades(expected))
+        assert np.array_equal(grid.weights, expected)
         shown = {
             ((text.y - grid.y) // grid.height, (text.x - grid.x) // grid.width): text.text
             for text in texts(picture)
             if text.anchor == "middle" and 0 <= text.y - grid.y < grid.height * 2
         }
-        assert shown == {place: number(value) for place, value in np.ndenumerate(expected)}
+        assert shown == {cell: format_weight(value) for cell, value in np.ndenumerate(expected)}
 
 
-def test_every_label_is_drawn_where_it_stands():
+def test_as_png_draws_every_label_at_its_position():
     picture = attention_picture(cross_view(["<EOS>", *BANGLA], [*BANGLA, "<EOS>"], ["I", "go"]))
     image = pixels(as_png(picture))
     rows = [text for text in texts(picture) if text.anchor == "end"]
     assert len(rows) == 4
     for text in rows:
-        ink, below = fonts.text_bitmap(text.text, text.size)
-        top, left = text.y + below - ink.shape[0], text.x - ink.shape[1]
-        place = image[top : text.y + below, left : text.x]
-        assert np.array_equal(place, letter_colours("black", None)[ink])
+        ink, descent = ink_of(text.text, text.size)
+        top, left = text.y + descent - ink.shape[0], text.x - ink.shape[1]
+        region = image[top : text.y + descent, left : text.x]
+        assert np.abs(region - PAPER * (1 - ink / 255)).max() <= 0.6
+        assert region.min() == BLACK
 
 
-def test_a_masked_cell_looks_like_no_weight_at_all():
+def test_masked_cells_have_colours_that_no_weight_has():
     picture = attention_picture(masked_view(["<EOS>", "a"], ["a", "b"]))
     grid = grids(picture)[0]
-    assert grid.hatched.tolist() == [[False, True], [False, False]]
+    assert grid.masked.tolist() == [[False, True], [False, False]]
     image = pixels(as_png(picture))
     cell = image[grid.y : grid.y + grid.height - 1, grid.x + grid.width :][:, : grid.width - 1]
-    assert set(np.unique(cell)) == {HATCH, HATCH + 1}  # two colours that no weight has
-    assert len(np.unique(palette(), axis=0)) > 150
-    assert not {tuple(each) for each in palette()[:64].tolist()} & {
-        tuple(each) for each in palette()[HATCH : HATCH + 2].tolist()
-    }
+    assert set(np.unique(cell)) == {HATCH, HATCH_LINE}
+    colours = [tuple(each) for each in palette().tolist()]
+    assert not set(colours[:HATCH]) & set(colours[HATCH:])
+    assert len(colours) == HATCH_LINE + 1
 
 
-def test_one_scale_for_every_picture_grows_darker_with_the_weight():
-    places = shades(np.linspace(0, 1, 101)[None])[0]
-    brightness = palette()[places].astype(int).sum(-1)
-    assert (np.diff(places.astype(int)) >= 0).all()
+def test_colours_grow_darker_with_the_weight():
+    colours = colours_of(np.linspace(0, 1, 101)[None])[0]
+    brightness = palette()[colours].astype(int).sum(-1)
+    assert (colours[0], colours[-1]) == (WEIGHT_0, WEIGHT_1)
+    assert (np.diff(brightness) <= 0).all()
     assert (np.diff(brightness[::2]) < 0).all()
-    assert len(palette()) <= 256
 
 
-def test_letters_on_a_shade_can_be_read():
-    colours = palette().astype(int)
-    for shade in range(64):
-        on_shade = letter_colours("black", shade)
-        assert on_shade[0] == shade
-        assert abs(colours[on_shade[255]].sum() - colours[shade].sum()) > 250
-    assert tuple(colours[BLACK_LETTERS]) == (255, 255, 255)
+def test_numbers_contrast_with_every_weight():
+    view = cross_view(["a"], ["b"], [f"k{n}" for n in range(11)])
+    weights = torch.linspace(0, 0.2, 11)[None, None]
+    for each in (weights, torch.eye(11)[:1, None]):
+        picture = attention_picture(replace(view, weights=each / each.sum()))
+        numbers = [text for text in texts(picture) if text.anchor == "middle"][-11:]
+        cells = colours_of(grids(picture)[0].weights)[0]
+        for text, cell in zip(numbers, cells, strict=True):
+            brightness = palette()[[text.colour, cell]].astype(int).sum(-1)
+            assert abs(brightness[0] - brightness[1]) > 250
+    assert tuple(palette()[PAPER]) == tuple(palette()[WHITE_ON_CELL]) == (255, 255, 255)
 
 
 @pytest.mark.parametrize(
     ("weight", "expected"),
     [(0.0, ".00"), (0.004, ".00"), (0.006, ".01"), (0.63, ".63"), (0.994, ".99"), (0.996, "1.0")],
 )
-def test_numbers_are_rounded_to_two_digits(weight, expected):
-    assert number(weight) == expected
+def test_format_weight_rounds_to_two_digits(weight, expected):
+    assert format_weight(weight) == expected
 
 
 def extent(text: Text) -> tuple[int, int, int, int]:
-    """The pixels that a text covers: left, right, top, bottom."""
-    ink, below = fonts.text_bitmap(text.text, text.size)
+    """Return the pixels that a text covers: left, right, top, bottom."""
+    ink, descent = ink_of(text.text, text.size)
     back = {"start": 0, "middle": ink.shape[1] // 2, "end": ink.shape[1]}[text.anchor]
-    if text.is_turned:
-        right = text.x + below
+    if text.is_vertical:
+        right = text.x + descent
         return right - ink.shape[0], right, text.y + back - ink.shape[1], text.y + back
     left = text.x - back
-    return left, left + ink.shape[1], text.y + below - ink.shape[0], text.y + below
+    return left, left + ink.shape[1], text.y + descent - ink.shape[0], text.y + descent
 
 
 @pytest.mark.parametrize(("count", "width"), [(1, NARROW), (26, NARROW), (27, WIDE), (50, WIDE)])
 @pytest.mark.parametrize("word", ["a", "internationalisation", "স্কুলেস্কুলেস্কুলে"])
 @pytest.mark.parametrize("make", [masked_view, lambda words, new: cross_view(words, new, words)])
-def test_everything_fits_into_tensorboards_cards(count, width, word, make):
+def test_attention_picture_fits_into_a_tensorboard_card(count, width, word, make):
     words = [f"{word}{n % 7}" for n in range(count)]
     picture = attention_picture(make(words, words))
     assert pixels(as_png(picture)).shape[1] == picture.width == width
@@ -210,10 +229,10 @@ def test_everything_fits_into_tensorboards_cards(count, width, word, make):
 
 
 @pytest.mark.parametrize("count", [3, 12, 26])
-def test_no_label_overlaps_the_next(count):
+def test_labels_do_not_overlap(count):
     words = (["internationalisation", "স্কুলেস্কুলেস্কুলেস্কুলে", "a", "Żółć"] * 8)[:count]
     picture = attention_picture(cross_view(words, words, words))
-    columns = sorted(extent(text)[:2] for text in texts(picture) if text.is_turned)
+    columns = sorted(extent(text)[:2] for text in texts(picture) if text.is_vertical)
     rows = sorted(extent(text)[2:] for text in texts(picture) if text.anchor == "end")
     assert len(columns) == len(rows) == count
     for spans in (columns, rows):
@@ -221,9 +240,7 @@ def test_no_label_overlaps_the_next(count):
             assert end <= start + 2  # an accent may touch the descender above it
 
 
-def test_words_of_any_direction_stand_in_their_order():
-    """The arrow points from what is fed in to what is produced, in Hebrew as in English."""
-
+def test_arrow_points_right_for_scripts_of_any_direction():
     first, second = "שלום", "עולם"
     ahead, back = (columns_with_ink(arrow(*pair)) for pair in ((first, second), (second, first)))
     alone = columns_with_ink(first)
@@ -232,17 +249,17 @@ def test_words_of_any_direction_stand_in_their_order():
 
 
 def columns_with_ink(text: str) -> np.ndarray:
-    columns = (fonts.text_bitmap(text, 40).ink > 128).any(axis=0)
+    columns = (ink_of(text, 40)[0] > 128).any(axis=0)
     return columns[np.argmax(columns) : len(columns) - np.argmax(columns[::-1])]
 
 
-def test_rows_to_come_are_left_blank_and_the_layout_stays():
+def test_attention_picture_of_some_rows_keeps_the_layout():
     view = masked_view(["<EOS>", *BANGLA], [*BANGLA, "<EOS>"])
     whole, part = attention_picture(view), attention_picture(view, rows=2)
     assert (whole.width, whole.height) == (part.width, part.height)
     grid = grids(part)[0]
     assert labels(part, grid) == (["<EOS>", "আমি"], ["<EOS>", "আমি"])
-    assert grid.shades.shape == (2, 2)
+    assert grid.weights.shape == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +271,12 @@ def test_rows_to_come_are_left_blank_and_the_layout_stays():
         ({"produced": []}, "tokens produced"),
         ({"keys": ["b", "a"]}, "rows"),
         ({"allowed": torch.ones(2, 2, dtype=torch.bool)}, "later ones"),
-        ({"weights": torch.full((1, 2, 2), 0.5)}, "nothing may be looked at"),
+        ({"weights": torch.full((1, 2, 2), 0.5)}, "masked positions"),
         ({"weights": torch.tensor([[[0.9, 0.0], [0.5, 0.5]]])}, "sum to 1"),
         ({"weights": torch.tensor([[[torch.nan, 0.0], [0.5, 0.5]]])}, "sum to 1"),
     ],
 )
-def test_a_view_whose_words_do_not_fit_cannot_be_built(changes, complaint):
+def test_attention_view_rejects_inconsistent_fields(changes, complaint):
     right = masked_view(["<EOS>", "a"], ["a", "b"])
     fields = {name: getattr(right, name) for name in right.__dataclass_fields__}
     assert AttentionView(**fields)
@@ -274,21 +291,21 @@ def test_entropy_is_in_bits():
     assert view.entropy.tolist() == pytest.approx([2.0, 0.0])
 
 
-def test_bangla_is_shaped():
-    conjunct, *parts = (fonts.text_width(text, 40) for text in ("স্ক", "স", "ক"))
+def test_text_bitmap_shapes_bangla():
+    conjunct, *parts = (text_width(text, 40) for text in ("স্ক", "স", "ক"))
     assert conjunct < 0.9 * sum(parts)  # one shape, not two letters with a mark between
-    alone, before, after = (fonts.text_bitmap(text, 40).ink for text in ("ক", "কি", "কা"))
+    alone, before, after = (ink_of(text, 40)[0] for text in ("ক", "কি", "কা"))
     start = slice(0, 12)
-    assert not np.array_equal(before[-alone.shape[0] :, start], alone[:, start])  # ি stands first
-    assert np.array_equal(after[-alone.shape[0] :, start], alone[:, start])  # া stands after
+    assert not np.array_equal(before[-alone.shape[0] :, start], alone[:, start])  # ি comes first
+    assert np.array_equal(after[-alone.shape[0] :, start], alone[:, start])  # া comes after
 
 
-def test_the_same_picture_gives_the_same_bytes():
+def test_as_png_gives_the_same_bytes_each_time():
     view = cross_view(["<EOS>"], ["আমি"], ["I"])
     assert as_png(attention_picture(view)) == as_png(attention_picture(view))
 
 
-def test_svg_is_drawn_from_the_same_parts():
+def test_as_svg_draws_every_part():
     view = masked_view(["<EOS>", "স্কুলে"], ["স্কুলে", "a&b"])
     picture = attention_picture(view)
     root = xml.etree.ElementTree.fromstring(as_svg(picture))
@@ -304,14 +321,14 @@ def test_svg_is_drawn_from_the_same_parts():
 
 @pytest.fixture
 def only_shipped_fonts(monkeypatch):
-    shipped = fonts.Fonts(look_on_system=False)
-    monkeypatch.setattr(fonts, "fonts", lambda: shipped)
-    fonts.text_bitmap.cache_clear()
+    shipped = Fonts(use_system_fonts=False)
+    monkeypatch.setattr(heatmaps, "fonts", lambda: shipped)
+    text_bitmap.cache_clear()
     yield shipped
-    fonts.text_bitmap.cache_clear()
+    text_bitmap.cache_clear()
 
 
-def test_words_that_no_font_has_are_numbered_with_a_legend(only_shipped_fonts):
+def test_words_without_a_font_are_numbered_with_a_legend(only_shipped_fonts):
     view = cross_view(["<EOS>", "你好"], ["你好", "<EOS>"], ["你好", "go", "日本"])
     picture = attention_picture(view)
     rows, columns = labels(picture, grids(picture)[0])
@@ -322,38 +339,38 @@ def test_words_that_no_font_has_are_numbered_with_a_legend(only_shipped_fonts):
     assert only_shipped_fonts.missing("".join(text.text for text in texts(picture))) == []
 
 
-def test_a_font_of_the_system_is_used_where_no_shipped_one_has_a_letter(monkeypatch):
-    dejavu, siliguri = fonts.shipped_fonts()
-    monkeypatch.setattr(fonts, "findSystemFonts", lambda: [__file__, siliguri])  # the first is none
-    fonts.system_fonts.cache_clear()
-    found = fonts.Fonts([dejavu])
+def test_fonts_fall_back_on_the_system(monkeypatch):
+    dejavu, siliguri = shipped_fonts()
+    monkeypatch.setattr(heatmaps, "findSystemFonts", lambda: [__file__, siliguri])  # one is no font
+    heatmaps.system_fonts.cache_clear()
+    found = Fonts([dejavu])
     assert found.missing("আমি go") == []
     assert found.paths == [dejavu, siliguri]
     assert found.missing("आমि") == ["आ", "ि"]  # Devanagari has a block in common with Bangla
-    assert fonts.Fonts([dejavu], look_on_system=False).missing("আমি") == ["আ", "ম", "ি"]
-    fonts.system_fonts.cache_clear()
+    assert Fonts([dejavu], use_system_fonts=False).missing("আমি") == ["আ", "ম", "ি"]
+    heatmaps.system_fonts.cache_clear()
 
 
-def test_letters_that_are_drawn_as_nothing_are_all_that_may_lack_a_glyph():
+def test_only_invisible_characters_may_lack_a_glyph():
     """Every format character and space of Unicode, drawn: no box, and no warning for one."""
     kinds = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Z}]")
     letters = kinds.findall("".join(map(chr, range(sys.maxunicode))))
-    drawable = [letter for letter in letters if fonts.can_draw(letter)]
+    drawable = [letter for letter in letters if not heatmaps.fonts().missing(letter)]
     assert len(letters) > len(drawable) > 4000
     for start in range(0, len(drawable), 50):
-        fonts.text_bitmap("a" + "b".join(drawable[start : start + 50]), 11)
+        text_bitmap("a" + "b".join(drawable[start : start + 50]), 11)
 
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5))
-def test_any_text_is_drawn_without_a_box_a_crash_or_a_warning(words):
+def test_attention_picture_draws_any_text(words):
     picture = attention_picture(cross_view(words, words, words))
-    assert fonts.fonts().missing("".join(text.text for text in texts(picture))) == []
+    assert heatmaps.fonts().missing("".join(text.text for text in texts(picture))) == []
     assert pixels(as_png(picture)).shape == (picture.height, picture.width)
 
 
-def test_a_sentence_has_all_three_attentions_of_every_layer(tmp_path):
+def test_sentence_picture_has_every_attention_of_every_layer(tmp_path):
     translator = translator_for(
         tmp_path / "run", "model.num_encoder_layers=3", "model.num_decoder_layers=2",
         "model.num_heads=2",
@@ -369,7 +386,7 @@ def test_a_sentence_has_all_three_attentions_of_every_layer(tmp_path):
     assert len(grids(picture)) == 7 * 3
 
 
-def test_a_recurrent_model_has_one_attention_to_draw(tmp_path):
+def test_sentence_picture_has_one_attention_of_a_recurrent_model(tmp_path):
     translator = translator_for(tmp_path / "run", *RECURRENT)
     walk = walk_through(translator, "I go home")
     picture = sentence_picture("I go home", walk.translation, list(attention_views(walk)))
@@ -381,7 +398,7 @@ def test_a_recurrent_model_has_one_attention_to_draw(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [1, 2])
-def test_no_letter_is_cut_off_at_the_right_at_any_size(scale):
+def test_sentence_picture_is_wide_enough_at_any_scale(scale):
     view = cross_view(["a"], ["b"], ["x"])
     picture = sentence_picture("x", "b", [view])
     widened = replace(picture, width=picture.width + 40)
@@ -389,7 +406,7 @@ def test_no_letter_is_cut_off_at_the_right_at_any_size(scale):
     assert len(np.unique(beyond)) == 1
 
 
-def test_without_attention_nothing_is_drawn_and_one_line_says_so(tmp_path, capsys):
+def test_write_attention_refuses_a_model_without_attention(tmp_path, capsys):
     translator = translator_for(tmp_path / "run", *RECURRENT, "model.attention=none")
     options = argparse.Namespace(attention=tmp_path / "maps.png", words=False)
     with pytest.raises(UsageError, match=r"maps\.png: this model looks at nothing"):
@@ -398,12 +415,12 @@ def test_without_attention_nothing_is_drawn_and_one_line_says_so(tmp_path, capsy
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_command_draws_and_translates(tiny_bn, tmp_path):
+def test_attention_option_draws_and_translates(tiny_bn, tmp_path):
     maps = tmp_path / "maps.svg"
-    told = run("translate.py", "--run", tiny_bn.path, "--attention", maps, "I go to school",
+    result = run("translate.py", "--run", tiny_bn.path, "--attention", maps, "I go to school",
                "You eat fish", folder=tmp_path)  # fmt: skip
-    assert (told.code, told.out) == (0, "আমি স্কুলে যাই\nতুমি মাছ খাও\n")
-    assert told.err == f"wrote {maps}\n"
+    assert (result.code, result.out) == (0, "আমি স্কুলে যাই\nতুমি মাছ খাও\n")
+    assert result.err == f"wrote {maps}\n"
     root = xml.etree.ElementTree.fromstring(maps.read_text(encoding="utf-8"))
     names = [element.attrib.get("aria-label") for element in root.iter()]
     assert names.count(arrow("I go to school", "আমি স্কুলে যাই")) == 1
@@ -429,14 +446,14 @@ def test_the_command_draws_and_translates(tiny_bn, tmp_path):
         (["--attention", "folder.png", "I go home"], 2, "a folder, not a file"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(tiny_bn, tmp_path, arguments, code, complaint):
+def test_attention_option_refuses_in_one_line(tiny_bn, tmp_path, arguments, code, complaint):
     (tmp_path / "folder.png").mkdir()
-    told = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
-    assert told.code == code
-    assert complaint in told.err.splitlines()[-1]
+    result = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
+    assert result.code == code
+    assert complaint in result.err.splitlines()[-1]
 
 
-def test_a_sentence_that_no_font_has_is_numbered_alike_everywhere(only_shipped_fonts):
+def test_sentence_picture_numbers_a_word_alike_everywhere(only_shipped_fonts):
     view = cross_view(["<EOS>"], ["日本"], ["你好"])
     encoder = AttentionView(
         "encoder.layers.0.self_attention", "self-attention", ["你好"], [], ["你好"],
@@ -453,13 +470,13 @@ def test_a_sentence_that_no_font_has_is_numbered_alike_everywhere(only_shipped_f
 
 
 @pytest.mark.parametrize("text", ["school", "আমি স্কুলে যাই", "e\u0301e\u0301 iii WWW", "x" * 200])
-@pytest.mark.parametrize("room", [0, 1, 9, 20, 33, 60, 100])
-def test_a_text_is_cut_after_as_many_letters_as_fit(text, room):
+@pytest.mark.parametrize("max_width", [0, 1, 9, 20, 33, 60, 100])
+def test_cut_text_keeps_as_many_characters_as_fit(text, max_width):
     letters = regex.findall(r"\X", text)
     fitting = [
         "".join(letters[:count]) + "…"
         for count in range(len(letters))
-        if fonts.text_width("".join(letters[:count]) + "…", 11) <= room
+        if text_width("".join(letters[:count]) + "…", 11) <= max_width
     ]
-    expected = text if fonts.text_width(text, 11) <= room else [*["…"], *fitting][-1]
-    assert fonts.cut_text(text, 11, room) == expected
+    expected = text if text_width(text, 11) <= max_width else [*["…"], *fitting][-1]
+    assert cut_text(text, 11, max_width) == expected

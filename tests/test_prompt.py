@@ -72,9 +72,9 @@ def test_prompt_experiments_show_change_and_undo(prompt, capsys):
         (":hide 3", "from 1 to 2"),
         (":hide two", "from 1 to 2"),
         (f":hide {'1' * 5000}", "from 1 to 2"),
-        (":head encoder.0.1 off", "encoder.0.1: of heads there are 1, counted from 0"),
-        (":head encoder.4.0 off", "encoder.4.0: of encoder layers there are 1, counted from 0"),
-        (":head middle off", "'middle' is no head"),
+        (":head encoder.0.1 off", "encoder.0.1: no head 1; there are 1, counted from 0"),
+        (":head encoder.4.0 off", "encoder.4.0: no layer 4; there are 1, counted from 0"),
+        (":head middle off", "'middle' is not a head"),
         (":head encoder.0.0", "give a head and on or off"),
         (":position", "give on or off"),
         (":force vamoz", "the target vocabulary has no word 'vamoz'"),
@@ -108,10 +108,10 @@ def test_recurrent_head_off_has_zero_context(tmp_path, narrows):
 @pytest.mark.parametrize(
     ("attention", "name", "complaint"),
     [
-        ("dot", "encoder.0.0", "encoder.0.0: of heads a recurrent model has one, cross.0.0"),
-        ("dot", "decoder.0.0", "decoder.0.0: of heads a recurrent model has one, cross.0.0"),
-        ("dot", "cross.0.1", "cross.0.1: of heads a recurrent model has one, cross.0.0"),
-        ("dot", "middle", "'middle' is no head"),
+        ("dot", "encoder.0.0", "encoder.0.0: the only head of a recurrent model is cross.0.0"),
+        ("dot", "decoder.0.0", "decoder.0.0: the only head of a recurrent model is cross.0.0"),
+        ("dot", "cross.0.1", "cross.0.1: the only head of a recurrent model is cross.0.0"),
+        ("dot", "middle", "'middle' is not a head"),
         ("none", "cross.0.0", "cross.0.0: this model has no heads (model.attention is none)"),
     ],
 )

@@ -7,8 +7,8 @@ import torch
 
 from minitransformer.checkpoint import TrainerState
 from minitransformer.training import divergence
-from minitransformer.training.callbacks import Callback
 from minitransformer.training.divergence import SourceDependence, source_gain
+from minitransformer.training.trainer import Callback
 from tests.small_runs import NO_DROPOUT, trainer_for
 
 

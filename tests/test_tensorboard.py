@@ -1,4 +1,4 @@
-"""What a run writes for TensorBoard: every tag once, values as measured, nothing twice."""
+"""The events of a run: every tag once, values as measured, nothing twice."""
 
 import html
 import itertools
@@ -18,15 +18,15 @@ from minitransformer.explain.attention_maps import attention_views
 from minitransformer.explain.heatmaps import as_png, attention_picture
 from minitransformer.explain.tensorboard import (
     EventFile,
-    Probe,
+    Example,
     TensorBoard,
-    choose_probes,
+    choose_examples,
     event_record,
-    file_opening,
-    probe_views,
+    example_views,
+    markdown_table,
     scalars,
-    short,
-    table,
+    tag_part,
+    version_record,
     views_to_draw,
     walk_events,
 )
@@ -61,7 +61,7 @@ def metrics(tiny_bn):
 
 
 @pytest.mark.parametrize(("split", "group"), [("valid", "valid"), ("train", "train_pairs")])
-def test_evaluations_are_those_of_metrics_jsonl(shown, metrics, split, group):
+def test_evaluation_scalars_are_those_of_metrics_jsonl(shown, metrics, split, group):
     rows = {row["step"]: row for row in metrics if row["split"] == split}
     assert list(rows) == EVALUATED
     for name in METRICS:
@@ -70,7 +70,7 @@ def test_evaluations_are_those_of_metrics_jsonl(shown, metrics, split, group):
         }
 
 
-def test_every_step_has_its_point(shown):
+def test_train_scalars_have_a_point_for_each_step(shown):
     steps = list(range(1, 601))
     for name in ("loss", "perplexity", "accuracy", "learning_rate", "gradient_norm",
                  "tokens_per_second"):  # fmt: skip
@@ -82,19 +82,19 @@ def test_every_step_has_its_point(shown):
     assert all(
         perplexities[step] == pytest.approx(np.exp(losses[step]), rel=1e-5) for step in steps
     )
-    # A batch's loss without dropout is what an evaluation measures, up to which pairs are in it.
+    # Without dropout a batch's loss is that of an evaluation, apart from its choice of pairs.
     assert losses[600] == pytest.approx(shown["train_pairs/loss"][600], rel=0.5)
     assert shown["train/accuracy"][600] == 1.0
 
 
-def test_the_curves_train_can_be_thinned_out(tmp_path):
+def test_train_scalars_are_written_every_so_many_steps(tmp_path):
     trainer_for(
         tmp_path / "run", "logging.every=5", "model.max_length=12", callbacks=[TensorBoard()]
     ).fit()
     assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == [5, 10]
 
 
-def test_a_step_is_scored_without_label_smoothing(tmp_path):
+def test_step_loss_is_without_label_smoothing(tmp_path):
     losses = {}
     for smoothing in ("0.0", "0.3"):
         trainer = trainer_for(tmp_path / smoothing, f"training.label_smoothing={smoothing}")
@@ -102,12 +102,15 @@ def test_a_step_is_scored_without_label_smoothing(tmp_path):
     assert losses["0.0"] == losses["0.3"]
 
 
-def test_pictures_are_the_trained_models_attention(shown, translator):
-    probes = [Probe("I go to school", "আমি স্কুলে যাই"), Probe("I go to the field", "আমি মাঠে যাই")]
+def test_images_are_the_attention_of_the_model(shown, translator):
+    examples = [
+        Example("I go to school", "আমি স্কুলে যাই"),
+        Example("I go to the field", "আমি মাঠে যাই"),
+    ]
     expected = {
-        f"attention/{number} {probe.source}/{view.where}/layer-{view.layer}": view
-        for number, probe in enumerate(probes, start=1)
-        for view in probe_views(translator, probe)
+        f"attention/{number} {example.source}/{view.where}/layer-{view.layer}": view
+        for number, example in enumerate(examples, start=1)
+        for view in example_views(translator, example)
     }
     assert len(expected) == 6
     assert {tag for tag in shown if tag.startswith("attention/")} == set(expected)
@@ -117,17 +120,17 @@ def test_pictures_are_the_trained_models_attention(shown, translator):
         assert shown[tag][0] != shown[tag][600]
 
 
-def test_a_probe_is_labelled_by_its_tokens(translator):
-    encoder, decoder, cross = probe_views(translator, Probe("I go to school", "আমি স্কুলে যাই"))
+def test_example_views_are_labelled_by_tokens(translator):
+    encoder, decoder, cross = example_views(translator, Example("I go to school", "আমি স্কুলে যাই"))
     assert encoder.queries == encoder.keys == cross.keys == ["I", "go", "to", "school"]
     assert decoder.queries == decoder.keys == cross.queries == ["<EOS>", "আমি", "স্কুলে", "যাই"]
     assert decoder.produced == cross.produced == ["আমি", "স্কুলে", "যাই", "<EOS>"]
 
 
-def test_a_probe_with_its_right_answer_looks_as_the_walk_through_does(translator):
+def test_example_views_of_the_right_target_are_those_of_a_walk(translator):
     walk = walk_through(translator, "I go to school")
-    views = probe_views(translator, Probe("I go to school", "আমি স্কুলে যাই"))
-    own = probe_views(translator, Probe("I go to school"))
+    views = example_views(translator, Example("I go to school", "আমি স্কুলে যাই"))
+    own = example_views(translator, Example("I go to school"))
     for walked, forced, unaided in zip(attention_views(walk), views, own, strict=True):
         assert walked.name == forced.name == unaided.name
         assert walked.queries == forced.queries == unaided.queries
@@ -135,18 +138,18 @@ def test_a_probe_with_its_right_answer_looks_as_the_walk_through_does(translator
         assert np.allclose(walked.weights, unaided.weights, atol=1e-6)
 
 
-def test_probes_are_what_the_config_names_or_the_first_held_out_pairs():
+def test_choose_examples_takes_those_of_the_config_or_held_out_pairs():
     texts = {"train": [Pair("a", "A"), Pair("b", "B")], "valid": [Pair("c", "C"), Pair("d", "D")]}
-    assert choose_probes(1, texts) == [Probe("c", "C")]
-    assert choose_probes(0, texts) == []
-    assert choose_probes(2, {"train": texts["train"]}) == [Probe("a", "A"), Probe("b", "B")]
-    assert choose_probes(("b", "new"), texts) == [Probe("b", "B"), Probe("new", "")]
-    assert choose_probes(("c", "c"), texts) == [Probe("c", "C"), Probe("c", "C")]
+    assert choose_examples(1, texts) == [Example("c", "C")]
+    assert choose_examples(0, texts) == []
+    assert choose_examples(2, {"train": texts["train"]}) == [Example("a", "A"), Example("b", "B")]
+    assert choose_examples(("b", "new"), texts) == [Example("b", "B"), Example("new", "")]
+    assert choose_examples(("c", "c"), texts) == [Example("c", "C"), Example("c", "C")]
 
 
-def test_entropies_are_those_of_the_probes(shown, translator):
+def test_entropies_are_means_over_the_examples(shown, translator):
     views = [
-        probe_views(translator, Probe(*pair))
+        example_views(translator, Example(*pair))
         for pair in [("I go to school", "আমি স্কুলে যাই"), ("I go to the field", "আমি মাঠে যাই")]
     ]
     for number, where in enumerate(("encoder", "decoder", "cross")):
@@ -156,7 +159,7 @@ def test_entropies_are_those_of_the_probes(shown, translator):
         assert series[600] == pytest.approx(mean, rel=1e-6)
 
 
-def test_the_walk_is_a_run_whose_step_is_the_token(tiny_bn, translator):
+def test_walk_events_have_a_step_for_each_token(tiny_bn, translator):
     folders = sorted(path.name for path in (tiny_bn.path / "walk").iterdir())
     assert folders == ["1-I-go-to-school", "2-I-go-to-the-field"]
     shown = series(tiny_bn.path / "walk/1-I-go-to-school/events.out.tfevents")
@@ -169,18 +172,18 @@ def test_the_walk_is_a_run_whose_step_is_the_token(tiny_bn, translator):
         step.number: np.float32(step.probability) for step in walk.steps
     }
     assert "আমি" in shown["walk/candidates"][1].decode()
-    told = shown["walk/through"][4].decode()
-    assert all(word in told for word in ("I go to school", "Step 4", "স্কুলে", "<EOS>"))
+    lines = shown["walk/through"][4].decode()
+    assert all(word in lines for word in ("I go to school", "Step 4", "স্কুলে", "<EOS>"))
 
 
-def test_a_long_walk_is_drawn_in_part(tmp_path, monkeypatch):
+def test_views_to_draw_are_the_last_layers_of_a_long_walk(tmp_path, monkeypatch):
     translator = translator_for(tmp_path / "run", "model.num_decoder_layers=2")
     walk = walk_through(translator, "I go home")
-    monkeypatch.setattr(tensorboard_module, "MOST_PICTURES", 5 * len(walk.steps))
+    monkeypatch.setattr(tensorboard_module, "MAX_WALK_PICTURES", 5 * len(walk.steps))
     views = ["encoder 0", "decoder 0", "cross 0", "decoder 1", "cross 1"]
     assert [f"{view.where} {view.layer}" for view in views_to_draw(walk)] == views
-    monkeypatch.setattr(tensorboard_module, "MOST_PICTURES", 4)
-    monkeypatch.setattr(tensorboard_module, "MOST_STEPS", 2)
+    monkeypatch.setattr(tensorboard_module, "MAX_WALK_PICTURES", 4)
+    monkeypatch.setattr(tensorboard_module, "MAX_WALK_STEPS", 2)
     assert [f"{view.where} {view.layer}" for view in views_to_draw(walk)] == [
         "encoder 0", "decoder 1", "cross 1",
     ]  # fmt: skip
@@ -189,7 +192,7 @@ def test_a_long_walk_is_drawn_in_part(tmp_path, monkeypatch):
     assert list(series(tmp_path / "events")["walk/cross/layer-1"]) == [1, 2]
 
 
-def test_samples_stand_beside_what_was_expected(shown, tiny_bn):
+def test_samples_are_beside_their_references(shown, tiny_bn):
     first = shown["samples/valid"][0].decode().splitlines()
     assert first[0] == "| source | reference | free-running | teacher-forced |"
     last = shown["samples/valid"][600].decode().splitlines()
@@ -202,12 +205,12 @@ def as_written(text: bytes) -> str:
     return "".join(f"{line.removeprefix('    ')}\n" for line in text.decode().splitlines())
 
 
-def test_the_config_is_there_to_read(shown, tiny_bn):
+def test_config_is_written_as_text(shown, tiny_bn):
     config = (tiny_bn.path / "config.yaml").read_text(encoding="utf-8")
     assert {step: as_written(text) for step, text in shown["config"].items()} == {0: config}
 
 
-def test_settings_that_change_on_the_way_are_told_again(tmp_path):
+def test_config_is_written_again_when_settings_change(tmp_path):
     trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     trainer_for(
         tmp_path / "run", "training.steps=14", "model.max_length=12", callbacks=[TensorBoard()]
@@ -220,13 +223,13 @@ def test_settings_that_change_on_the_way_are_told_again(tmp_path):
 @pytest.mark.parametrize(
     "text", ["<EOS> | *a* _b_ `c` [d](e) #f", "<script>alert(1)</script>", "a\nb"]
 )
-def test_no_sentence_means_anything_in_markdown(text):
-    rendered = markdown.markdown(table(["heading"], [[text]]), extensions=["tables"])
+def test_markdown_table_escapes_every_sentence(text):
+    rendered = markdown.markdown(markdown_table(["heading"], [[text]]), extensions=["tables"])
     assert len(re.findall(r"<(?!/)", rendered)) == 7  # a table of one heading and one cell
     assert f"<td>{' '.join(text.split())}</td>" in html.unescape(rendered)
 
 
-def test_embeddings_are_there_with_their_tokens(tiny_bn, translator):
+def test_write_projector_writes_embeddings_with_their_tokens(tiny_bn, translator):
     folder = tiny_bn.path / "projector"
     model, tokenizer = translator.model, translator.tokenizer
     for side, part, names in (
@@ -239,7 +242,7 @@ def test_embeddings_are_there_with_their_tokens(tiny_bn, translator):
         assert lines == ["token\tid", *(f"{token}\t{id}" for id, token in enumerate(names.tokens))]
 
 
-def test_shared_embeddings_are_shown_once(tmp_path):
+def test_write_projector_writes_shared_embeddings_once(tmp_path):
     trainer_for(
         tmp_path / "run", "tokenizer.joint=true", "model.tie_embeddings=all",
         callbacks=[TensorBoard()],
@@ -252,7 +255,7 @@ FEW = ("logging.examples=[Let's go]", "evaluation.every=4", "model.max_length=12
 
 
 @pytest.fixture(scope="module")
-def never_cut(tmp_path_factory):
+def uninterrupted(tmp_path_factory):
     run = tmp_path_factory.mktemp("whole") / "run"
     trainer_for(run, *FEW, callbacks=[TensorBoard()]).fit()
     return everything_without_clock(run)
@@ -263,19 +266,19 @@ class Killed(Exception):
 
 
 def fail_at(call: int, function):
-    """The same function, which does not survive its so many-th call."""
+    """Return the function with an exception in one of its calls."""
     calls = itertools.count(1)
 
-    def stand_in(*arguments):
+    def failing(*arguments):
         if next(calls) == call:
             raise Killed
         return function(*arguments)
 
-    return stand_in
+    return failing
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "call"),
+    ("owner", "name", "call"),
     [
         (tensorboard_module, "attention_picture", 1),  # in the evaluation before the first step
         pytest.param(tensorboard_module, "attention_picture", 5, marks=pytest.mark.slow),
@@ -286,24 +289,24 @@ def fail_at(call: int, function):
         (RunFolder, "save", 2),  # the events have been synced, the checkpoint was not written
     ],
 )
-def test_cut_off_and_resumed_a_run_leaves_the_same(
-    tmp_path, monkeypatch, never_cut, place, name, call
+def test_killed_and_resumed_run_writes_the_same_events(
+    tmp_path, monkeypatch, uninterrupted, owner, name, call
 ):
-    monkeypatch.setattr(place, name, fail_at(call, getattr(place, name)))
-    watcher = TensorBoard()
+    monkeypatch.setattr(owner, name, fail_at(call, getattr(owner, name)))
+    board = TensorBoard()
     with pytest.raises(Killed):
-        trainer_for(tmp_path / "run", *FEW, callbacks=[watcher]).fit()
-    watcher.events.close()
+        trainer_for(tmp_path / "run", *FEW, callbacks=[board]).fit()
+    board.events.close()
     trainer_for(tmp_path / "run", *FEW, callbacks=[TensorBoard()]).fit()
     series(tmp_path / "run/events.out.tfevents")  # nothing is there twice
-    assert everything_without_clock(tmp_path / "run") == never_cut
+    assert everything_without_clock(tmp_path / "run") == uninterrupted
 
 
 @pytest.mark.parametrize(
     ("attention", "maps"),
     [("dot", {"attention/1 Let's go/cross/layer-0"}), ("none", set())],
 )
-def test_a_recurrent_run_shows_its_one_attention_or_none(tmp_path, attention, maps):
+def test_recurrent_run_has_one_attention_or_none(tmp_path, attention, maps):
     run = tmp_path / "run"
     changes = (
         "model.kind=recurrent",
@@ -319,27 +322,27 @@ def test_a_recurrent_run_shows_its_one_attention_or_none(tmp_path, attention, ma
     assert {"walk/through", "walk/probability", "walk/candidates"} | drawn == set(walk)
 
 
-def test_a_run_that_begins_again_goes_on_in_the_same_file(tmp_path, monkeypatch):
-    """An open TensorBoard holds the file, not its name."""
+def test_event_file_is_reused_when_a_run_begins_again(tmp_path, monkeypatch):
+    """An open TensorBoard keeps the file open, not its name."""
     monkeypatch.setattr(RunFolder, "save", fail_at(1, RunFolder.save))
-    watcher = TensorBoard()
+    board = TensorBoard()
     with pytest.raises(Killed):
-        trainer_for(tmp_path / "run", callbacks=[watcher]).fit()
-    watcher.events.close()
+        trainer_for(tmp_path / "run", callbacks=[board]).fit()
+    board.events.close()
     before = (tmp_path / "run/events.out.tfevents").stat().st_ino
     trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     assert (tmp_path / "run/events.out.tfevents").stat().st_ino == before
     assert list(series(tmp_path / "run/events.out.tfevents")["train/loss"]) == list(range(1, 13))
 
 
-def test_a_finished_run_that_is_started_again_stays_as_it_is(tmp_path):
+def test_finished_run_writes_the_same_events_when_started_again(tmp_path):
     trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     before = everything_without_clock(tmp_path / "run")
     trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     assert everything_without_clock(tmp_path / "run") == before
 
 
-def test_more_steps_only_add_to_what_a_finished_run_has(tmp_path):
+def test_more_steps_append_to_the_events_of_a_finished_run(tmp_path):
     events = tmp_path / "run/events.out.tfevents"
     trainer_for(tmp_path / "run", "model.max_length=12", callbacks=[TensorBoard()]).fit()
     before = events.read_bytes()
@@ -360,20 +363,20 @@ def test_events_can_begin_in_the_middle_of_a_run(tmp_path, capsys):
     assert capsys.readouterr().err == note
 
 
-def test_an_event_file_that_was_cut_goes_on_after_its_last_whole_record(tmp_path):
+def test_event_file_appends_after_its_last_whole_record(tmp_path):
     path = tmp_path / "events.out.tfevents"
-    first = file_opening() + event_record(1, scalars({"a": 1.0}))
+    first = version_record() + event_record(1, scalars({"a": 1.0}))
     whole = first + event_record(2, scalars({"a": 2.0}))
     path.write_bytes(whole[:-3])
     events = EventFile(path, len(whole))
-    assert events.complaint == f"{path} lacks events that it had; it goes on from here"
+    assert events.note == f"{path} is shorter than at the last checkpoint: some events are lost"
     assert path.stat().st_size == len(first)
     events.add(3, scalars({"a": 3.0}))
     events.close()
     assert [point[1:] for point in points(path)] == [(1, 1.0), (3, 3.0)]
 
 
-def test_without_tensorboard_nothing_of_it_is_loaded_or_written(tmp_path):
+def test_training_without_tensorboard_neither_loads_nor_writes_it(tmp_path):
     code = (
         "import runpy, sys\n"
         "sys.argv = ['train.py', '--config', 'tiny.yaml', '--set', 'training.steps=2',\n"
@@ -395,20 +398,20 @@ def test_without_tensorboard_nothing_of_it_is_loaded_or_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_reader_should_know_of_probes_is_said_once(tmp_path, capsys):
-    def notes(name: str, probes: str) -> list[str]:
+def test_notes_about_examples_are_printed_once(tmp_path, capsys):
+    def notes(name: str, examples: str) -> list[str]:
         trainer_for(
             tmp_path / name,
-            f"logging.examples={probes}",
+            f"logging.examples={examples}",
             "model.max_length=12",
             callbacks=[TensorBoard()],
         ).fit()
         return capsys.readouterr().err.splitlines()
 
-    told = notes("odd", "[I go \U0010fff0\U0010fff1, \U0010fff0 schoool]")
-    assert len(told) == 4
-    assert told[0].startswith("note: no font here has \U0010fff0 (U+10FFF0)")
-    assert told[-1] == "note: logging.examples: unknown word 'schoool': did you mean 'school'?"
+    printed = notes("odd", "[I go \U0010fff0\U0010fff1, \U0010fff0 schoool]")
+    assert len(printed) == 4
+    assert printed[0].startswith("note: no font here has \U0010fff0 (U+10FFF0)")
+    assert printed[-1] == "note: logging.examples: unknown word 'schoool': did you mean 'school'?"
     assert notes("escaped", '["a\\tb \\e[31m"]')[0].startswith("note: logging.examples: unknown")
     assert notes("plain", "[I go home]") == notes("default", "2") == []
 
@@ -421,15 +424,15 @@ def test_what_a_reader_should_know_of_probes_is_said_once(tmp_path, capsys):
         ("স্কুলে" * 30, "স্কুলে" * 13 + "…"),
     ],
 )
-def test_a_sentence_is_one_part_of_a_tag(sentence, part):
-    assert short(sentence) == part
+def test_tag_part_is_short_and_without_a_slash(sentence, part):
+    assert tag_part(sentence) == part
 
 
-def test_the_command_that_shows_every_picture_is_printed(tiny_bn):
+def test_train_prints_the_command_that_shows_every_image(tiny_bn):
     assert "tensorboard --logdir runs --samples_per_plugin images=1000\n" in tiny_bn.result.out
 
 
-def test_tiny_configs_evaluate_at_most_ten_times():
+def test_shipped_configs_evaluate_at_most_ten_times():
     for path in (ROOT / "configs").glob("*.yaml"):
         config = load_config(path)
         assert config.training.steps // config.evaluation.every + 1 <= 10, path.name

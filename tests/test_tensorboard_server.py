@@ -1,4 +1,4 @@
-"""The real TensorBoard on a trained run: what its HTTP interface and its pages show."""
+"""TensorBoard itself on a trained run: its HTTP interface and its pages."""
 
 import contextlib
 import html
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @contextlib.contextmanager
 def serving(folder: Path, **options: object) -> Iterator[str]:
-    """A TensorBoard as people start it, at any free port."""
+    """Start TensorBoard at any free port."""
     command = [Path(sys.executable).parent / "tensorboard", "--logdir", folder, "--port", "0"]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
@@ -65,7 +65,7 @@ def written(tiny_bn):
     return series(tiny_bn.path / "events.out.tfevents")
 
 
-def test_scalars_are_served_as_they_were_written(address, tiny_bn, written):
+def test_server_scalars_are_those_written(address, tiny_bn, written):
     tags = set(fetch(address, "plugin/scalars/tags")["tiny-bn"])
     assert tags == {tag for tag, values in written.items() if isinstance(values.get(600), float)}
     rows = [json.loads(line) for line in (tiny_bn.path / "metrics.jsonl").read_text().splitlines()]
@@ -80,7 +80,7 @@ def test_scalars_are_served_as_they_were_written(address, tiny_bn, written):
 
 
 @pytest.mark.parametrize("run", ["tiny-bn", WALK])
-def test_every_picture_is_served_as_it_was_written(address, tiny_bn, run):
+def test_server_images_are_those_written(address, tiny_bn, run):
     written = series(tiny_bn.path.parent / run / "events.out.tfevents")
     tags = fetch(address, "plugin/images/tags")[run]
     assert set(tags) == {tag for tag in written if re.search(r"/layer-\d+$", tag)}
@@ -93,7 +93,7 @@ def test_every_picture_is_served_as_it_was_written(address, tiny_bn, run):
             assert served == written[tag][entry["step"]]
 
 
-def test_texts_layout_embeddings_and_hyperparameters_are_served(address):
+def test_server_has_texts_layout_and_embeddings(address):
     texts = fetch(address, "plugin/text/tags")
     assert set(texts["tiny-bn"]) == {"config", "samples/train", "samples/valid"}
     samples = fetch(address, "plugin/text/text", run="tiny-bn", tag="samples/valid")
@@ -112,7 +112,7 @@ def test_texts_layout_embeddings_and_hyperparameters_are_served(address):
     assert len(vectors) == 4 * 64 * (len(tokens.decode().splitlines()) - 1)
 
 
-def test_hyperparameters_and_final_metrics_are_one_run(address, written):
+def test_server_has_hyperparameters_and_final_metrics_in_one_run(address, written):
     question = {
         "experimentName": "", "startIndex": 0, "sliceSize": 10, "colParams": [],
         "allowedStatuses": ["STATUS_UNKNOWN", "STATUS_RUNNING", "STATUS_SUCCESS"],
@@ -139,7 +139,7 @@ def page(browser):  # noqa: F811
     page.close()
 
 
-def test_the_images_tab_shows_a_picture_for_each_evaluation_pixel_by_pixel(address, page):
+def test_images_tab_shows_every_evaluation_pixel_by_pixel(address, page):
     page.goto(f"{address}/#images")
     card = page.locator("tf-image-loader").filter(has_text="1 I go to school/cross/layer-0").first
     image, step = card.locator("img"), card.locator(".heading-label", has_text="step ").first
@@ -165,21 +165,21 @@ def test_the_images_tab_shows_a_picture_for_each_evaluation_pixel_by_pixel(addre
         ("hparams", ["model.d_model", "tiny-bn", "valid/loss"]),
     ],
 )
-def test_each_tab_shows_its_part(address, page, tab, words):
+def test_tabs_show_what_was_written(address, page, tab, words):
     page.goto(f"{address}/#{tab}")
     for word in words:
         page.get_by_text(word, exact=True).first.wait_for(state="attached", timeout=20_000)
 
 
-def test_the_projector_draws_a_point_for_each_token(address, page, tiny_bn):
+def test_projector_has_a_point_for_each_token(address, page, tiny_bn):
     tokens = (tiny_bn.path / "projector/target.tsv").read_text(encoding="utf-8").splitlines()[1:]
     page.goto(f"{address}/#projector")
     projector = page.frame_locator("iframe").frame_locator("iframe")
     projector.get_by_text(f"Points: {len(tokens)}").wait_for(timeout=20_000)
 
 
-def test_a_server_that_watches_reads_on_after_a_run_went_back(tmp_path):
-    """It has read further than the cut; the same, written again, must not confuse it."""
+def test_open_server_follows_a_run_that_was_resumed(tmp_path):
+    """The server has read beyond the truncation; events written again must not be duplicates."""
 
     def write(events: EventFile, steps: range) -> None:
         for step in steps:

@@ -1,3 +1,5 @@
+"""What `translate.py --tokens` prints."""
+
 import pytest
 
 from minitransformer.data.tokenizer import PairTokenizer
@@ -27,11 +29,11 @@ def view(text: str, **settings) -> str:
         ("", []),
     ],
 )
-def test_graphemes_are_what_a_reader_sees_as_one_character(text, parts):
+def test_graphemes_are_what_a_reader_sees_as_characters(text, parts):
     assert graphemes(text) == parts
 
 
-def test_it_shows_code_points_graphemes_tokens_ids_and_unknowns():
+def test_token_lines_show_code_points_graphemes_and_tokens():
     shown = view("আমি স্কুলে যাই।").splitlines()
     assert shown[:2] == ["আমি স্কুলে যাই।", "15 code points, 9 graphemes"]
     assert [line.split("U+")[1] for line in shown[6:10]] == [
@@ -47,14 +49,14 @@ def test_it_shows_code_points_graphemes_tokens_ids_and_unknowns():
     assert "warning" not in view("আমি স্কুলে যাই।")
 
 
-def test_it_warns_of_a_token_that_ends_inside_a_grapheme():
+def test_token_lines_warn_of_a_split_grapheme():
     shown = view("স্কুলে", kind="bpe", vocab_size=1)
     warning = "warning: a token ends inside স্কু, after U+09B8 BENGALI LETTER SA"
-    assert shown.count(warning) == 1  # the source side knows none of it anyway
+    assert shown.count(warning) == 1  # on the source side it is unknown
     assert "warning: a token ends inside লে, after U+09B2 BENGALI LETTER LA" in shown
 
 
-def test_what_does_not_show_is_made_visible():
+def test_token_lines_make_invisible_characters_visible():
     shown = view("a\u00a0\x1b b")
     assert "\x1b" not in shown
     assert "U+00A0 NO-BREAK SPACE" in shown
@@ -62,11 +64,11 @@ def test_what_does_not_show_is_made_visible():
     assert view("e\u0301").splitlines()[1] == "1 code point, after NFC (2 before), 1 grapheme"
 
 
-def test_one_table_is_enough_for_a_joint_vocabulary():
+def test_token_lines_show_a_joint_vocabulary_once():
     assert "as source and target (8 words known)" in view("I go", joint=True)
 
 
-def test_translate_shows_tokens_of_sentences_and_of_lines(tiny_bn):
+def test_tokens_option_takes_arguments_and_lines(tiny_bn):
     by_argument = run("translate.py", "--tokens", "আমি স্কুলে যাই।", folder=tiny_bn.folder)
     by_line = run("translate.py", "--tokens", folder=tiny_bn.folder,
                   stdin="আমি স্কুলে যাই।\n".encode())  # fmt: skip

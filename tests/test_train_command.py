@@ -8,7 +8,7 @@ import pytest
 
 from minitransformer.command_line import run_command
 from minitransformer.config import load_config
-from minitransformer.console import shape
+from minitransformer.console import describe_model
 from tests.processes import ROOT, run
 from tests.small_runs import SMALL
 
@@ -57,7 +57,7 @@ def test_train_prints_plan_result_and_next_commands(tiny):
 )  # fmt: skip
 def test_plan_describes_the_model(changes, line):
     settings = [f"model.{change}" for change in changes]
-    assert shape(load_config(ROOT / "configs" / "tiny.yaml", settings).model) == line
+    assert describe_model(load_config(ROOT / "configs" / "tiny.yaml", settings).model) == line
 
 
 def test_config_is_found_as_a_path_or_in_configs(tmp_path):

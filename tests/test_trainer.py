@@ -18,7 +18,7 @@ from minitransformer.errors import CheckpointError, ConfigError, DataError
 from minitransformer.metrics import Sum
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.run import RunFolder
-from minitransformer.training.callbacks import Callback
+from minitransformer.training.trainer import Callback
 from tests.corpus_files import counts
 from tests.small_runs import KINDS, NO_DROPOUT, RECURRENT, same_bits, trainer_for, weights
 

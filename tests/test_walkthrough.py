@@ -11,8 +11,7 @@ from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import DataError
 from minitransformer.explain.attention_maps import attention_views
 from minitransformer.explain.checking import Mismatch, check
-from minitransformer.explain.interventions import Experiment
-from minitransformer.explain.occlusion import log_probabilities
+from minitransformer.explain.interventions import Experiment, log_probabilities
 from minitransformer.explain.stages import AttentionStage, EmbeddingStage, ResidualStage
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.model.trace import record
@@ -241,7 +240,7 @@ def test_hiding_a_word_hides_it_from_everybody(translators):
         walk = walk_through(translator, SENTENCE, experiment=Experiment(hidden=frozenset({2})))
         check(walk)
         for view in attention_views(walk):
-            if view.look != "masked self-attention":
+            if view.kind != "masked self-attention":
                 assert view.weights[:, :, 1].abs().max() == 0
                 assert not view.allowed[:, 1].any()
     with pytest.raises(DataError, match="every source word is hidden"):
@@ -275,7 +274,7 @@ def test_a_translation_can_be_forced_to_begin_otherwise(translators):
 def test_views_have_a_word_for_every_row_and_column(translators):
     walk = walk_through(translators["pre-norm"], SENTENCE)
     views = list(attention_views(walk))
-    assert [view.look for view in views] == ["self-attention"] * 2 + [
+    assert [view.kind for view in views] == ["self-attention"] * 2 + [
         "masked self-attention", "cross-attention"] * 2  # fmt: skip
     for view in views:
         assert view.weights.sum(-1) == pytest.approx(torch.ones(view.weights.shape[:2]).numpy())

@@ -15,15 +15,16 @@ from minitransformer.data.tokenizer import (
     WordTokenizer,
     split_words,
 )
-from minitransformer.explain.attention_maps import AttentionView, attention_views
-from minitransformer.explain.occlusion import log_probabilities
-from minitransformer.explain.subwords import (
+from minitransformer.explain.attention_maps import (
+    AttentionView,
     SentenceWords,
-    merged,
+    attention_views,
+    merge_subwords,
     produced_words,
     views_by_words,
     words_of_walk,
 )
+from minitransformer.explain.interventions import log_probabilities
 from minitransformer.explain.terminal import View
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
@@ -42,15 +43,15 @@ def bpe() -> BpeTokenizer:
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "school schools", "...", "Żółć пасха go"])
-def test_pieces_make_the_words_that_a_tokenizer_of_words_finds(bpe, text):
+def test_words_of_subwords_are_those_of_the_word_tokenizer(bpe, text):
     encoded = bpe.encode(text, end=True)
     words = bpe.words_of(encoded.ids, encoded.tokens)
     assert [word.text for word in words] == [*split_words(text), "<EOS>"]
-    assert [place for word in words for place in word.indices] == list(range(len(encoded.ids)))
+    assert [index for word in words for index in word.indices] == list(range(len(encoded.ids)))
     assert len(words) < len(encoded.ids)
 
 
-def test_a_marker_is_a_word_of_its_own_and_a_piece_is_never_cut(bpe):
+def test_words_of_keeps_markers_apart_and_pieces_whole(bpe):
     go = bpe.ids["▁go"]
     words = bpe.words_of([BOS_ID, go, PAD_ID, bpe.ids["o"]], ["<BOS>", "▁go", "(▁t)", "o"])
     assert [word.text for word in words] == ["<BOS>", "go", "(▁t)", "o"]
@@ -61,7 +62,7 @@ def test_a_marker_is_a_word_of_its_own_and_a_piece_is_never_cut(bpe):
     assert unknown == [Word("go<UNK>o<UNK>", [0, 1, 2, 3])]
 
 
-def test_words_stay_what_they_are():
+def test_words_of_a_word_tokenizer_are_its_tokens():
     tokenizer = WordTokenizer.train(["I go"], TokenizerConfig())
     encoded = tokenizer.encode("I go now", end=True)
     assert tokenizer.words_of(encoded.ids, encoded.tokens) == [
@@ -78,24 +79,24 @@ WORDS = SentenceWords(
 FED, NEW = ["<BOS>", "▁es", "cue", "la"], ["▁es", "cue", "la", "<EOS>"]
 
 
-def test_columns_add_up_and_rows_are_means():
+def test_merge_subwords_adds_columns_and_averages_rows():
     view = cross_view(FED, NEW, ["▁a", "▁sch", "ool"], heads=2)
-    whole = merged(view, WORDS)
+    whole = merge_subwords(view, WORDS)
     assert (whole.queries, whole.produced) == (["<BOS>", "escuela"], ["escuela", "<EOS>"])
     assert whole.keys == ["a", "school"]
     columns = torch.stack((view.weights[..., 0], view.weights[..., 1:].sum(-1)), dim=-1)
     expected = torch.stack((columns[:, :3].mean(1), columns[:, 3]), dim=1)
     assert whole.weights.allclose(expected)
     assert whole.weights.sum(-1).allclose(torch.ones(2, 2))
-    by_fed = merged(view, WORDS, rows_by_fed=True)
+    by_fed = merge_subwords(view, WORDS, rows_by_fed=True)
     assert (by_fed.queries, by_fed.produced) == (whole.queries, whole.produced)
     assert by_fed.weights.allclose(
         torch.stack((columns[:, 0], columns[:, 1:].mean(1)), dim=1)
-    )  # what is the mean of which rows is another matter
+    )  # the same labels, but other rows are averaged
 
 
-def test_nothing_looks_at_later_words():
-    whole = merged(masked_view(FED, NEW), WORDS)
+def test_merge_subwords_keeps_later_words_masked():
+    whole = merge_subwords(masked_view(FED, NEW), WORDS)
     assert whole.queries == whole.keys == ["<BOS>", "escuela"]
     assert whole.produced == ["escuela", "<EOS>"]
     assert whole.allowed.tolist() == [[True, False], [True, True]]
@@ -103,14 +104,14 @@ def test_nothing_looks_at_later_words():
     assert torch.tensor([[[1, 0], [first, 1 - first]]]).allclose(whole.weights)
 
 
-def test_the_encoder_looks_from_words_to_words():
+def test_merge_subwords_merges_both_axes_of_the_encoder():
     tokens = ["▁a", "▁sch", "ool"]
     weights = torch.tensor([[[0.5, 0.3, 0.2], [0.2, 0.4, 0.4], [0.6, 0.2, 0.2]]])
     view = AttentionView(
         "encoder.layers.0.self_attention", "self-attention", tokens, [], tokens, weights,
         torch.ones(3, 3, dtype=torch.bool),
     )  # fmt: skip
-    whole = merged(view, WORDS)
+    whole = merge_subwords(view, WORDS)
     assert (whole.queries, whole.keys, whole.produced) == (["a", "school"], ["a", "school"], [])
     assert whole.weights.allclose(torch.tensor([[[0.5, 0.5], [0.4, 0.6]]]))
 
@@ -128,7 +129,7 @@ def walk(piece_run):
     return walk_through(Translator.load(piece_run), "I go home")
 
 
-def test_every_attention_of_a_walk_can_be_shown_by_words(walk):
+def test_views_by_words_has_every_attention_of_a_walk(walk):
     views = views_by_words(walk)
     assert [view.name for view in views] == [view.name for view in attention_views(walk)]
     cross = views[-1]
@@ -137,49 +138,49 @@ def test_every_attention_of_a_walk_can_be_shown_by_words(walk):
     assert views_by_words(walk, rows_by_fed=True)[-1].queries[0] == "<EOS>"
 
 
-def test_a_words_reasons_are_those_of_all_its_pieces(walk):
+def test_produced_words_sum_the_occlusion_of_their_pieces(walk):
     words = words_of_walk(walk)
     fed, new = ([getattr(step, name) for step in walk.steps] for name in ("fed_id", "produced_id"))
     hidden = [
-        [PAD_ID if place in word.indices else id for place, id in enumerate(walk.source_ids)]
+        [PAD_ID if index in word.indices else id for index, id in enumerate(walk.source_ids)]
         for word in words.source
     ]
     chosen = log_probabilities(walk.model, [walk.source_ids, *hidden], fed, new)
-    for word, told in zip(words.produced, produced_words(walk), strict=True):
+    for word, found in zip(words.produced, produced_words(walk), strict=True):
         values = chosen[:, word.indices].sum(-1)
-        assert told.why == pytest.approx((values[1:] - values[0]).tolist(), abs=1e-5)
-        assert math.log(told.probability) == pytest.approx(float(values[0]), abs=1e-4)
-        assert sum(told.attention) == pytest.approx(1, abs=1e-5)
-        assert told.steps == [place + 1 for place in word.indices]
+        assert found.why == pytest.approx((values[1:] - values[0]).tolist(), abs=1e-5)
+        assert math.log(found.probability) == pytest.approx(float(values[0]), abs=1e-4)
+        assert sum(found.attention) == pytest.approx(1, abs=1e-5)
+        assert found.steps == [index + 1 for index in word.indices]
 
 
-def test_every_step_has_the_word_that_it_is_a_piece_of(walk):
+def test_view_words_shows_for_each_step_the_word_it_belongs_to(walk):
     for word in produced_words(walk):
         for step in word.steps:
-            [told] = [line for line in View().words(walk, step) if line.startswith("Why ")]
-            assert told.startswith(f"Why {word.text} (step")
+            [line] = [line for line in View().words(walk, step) if line.startswith("Why ")]
+            assert line.startswith(f"Why {word.text} (step")
 
 
-def test_a_sentence_of_one_word_has_no_reasons(tmp_path):
+def test_produced_words_cannot_occlude_the_only_source_word(tmp_path):
     trainer = trainer_for(tmp_path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60")
     translator = Translator(trainer.model.eval(), trainer.tokenizer, trainer.config)
     for word in produced_words(walk_through(translator, "school")):
         assert (word.attention, word.why) == (pytest.approx([1.0]), [None])
 
 
-def test_the_command_shows_words_in_every_form(piece_run, tmp_path):
-    def told(*arguments: object) -> str:
+def test_merge_subwords_option_works_with_every_output(piece_run, tmp_path):
+    def output_of(*arguments: object) -> str:
         result = run(
             "translate.py", "--run", piece_run, "--merge-subwords", *arguments, folder=tmp_path
         )
         assert result.code == 0, result.err
         return result.out
 
-    shown = told("--walkthrough", "I go home")
-    assert "\nBy words\nWhy " in shown
-    assert "  home\n" in shown.partition("By words")[2]
+    text = output_of("--walkthrough", "I go home")
+    assert "\nBy words\nWhy " in text
+    assert "  home\n" in text.partition("By words")[2]
     for ending in ("md", "json", "html"):
-        told("--walkthrough", f"out.{ending}", "I go home")
+        output_of("--walkthrough", f"out.{ending}", "I go home")
     assert "\n## By words\n" in (tmp_path / "out.md").read_text(encoding="utf-8")
     data = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     by_words = data["walkthroughs"][0]["words"]
@@ -188,42 +189,40 @@ def test_the_command_shows_words_in_every_form(piece_run, tmp_path):
         data["walkthroughs"][0]["steps"]
     )
     assert '"words":"Why ' in (tmp_path / "out.html").read_text(encoding="utf-8")
-    told("--attention", "maps.svg", "I go home")
+    output_of("--attention", "maps.svg", "I go home")
     svg = (tmp_path / "maps.svg").read_text(encoding="utf-8")
     assert 'aria-label="home"' in svg
     assert "▁" not in svg
 
 
-def test_where_tokens_are_words_nothing_changes(tmp_path):
+def test_merge_subwords_option_changes_nothing_for_words(tmp_path):
     trainer_for(tmp_path / "run", "training.steps=1", "model.max_length=12").fit()
 
-    def told(*arguments: object) -> str:
+    def output_of(*arguments: object) -> str:
         result = run("translate.py", "--run", "run", *arguments, folder=tmp_path)
         assert result.code == 0, result.err
         return result.out
 
-    plain = told("--walkthrough", "I go home")
-    assert told("--walkthrough", "--merge-subwords", "--", "I go home") == plain
+    plain = output_of("--walkthrough", "I go home")
+    assert output_of("--walkthrough", "--merge-subwords", "--", "I go home") == plain
     drawn = []
     for words in ([], ["--merge-subwords"]):
-        told("--attention", "maps.svg", *words, "I go home")
+        output_of("--attention", "maps.svg", *words, "I go home")
         drawn.append((tmp_path / "maps.svg").read_bytes())
     assert drawn[0] == drawn[1]
 
 
-def test_words_alone_are_a_mistake(tmp_path):
-    told = run("translate.py", "--merge-subwords", "I go home", folder=tmp_path)
-    assert told.code == 2
-    assert told.err.count("\n") == 1
-    assert "--merge-subwords goes with --walkthrough or --attention" in told.err
+def test_merge_subwords_option_alone_is_refused(tmp_path):
+    result = run("translate.py", "--merge-subwords", "I go home", folder=tmp_path)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "--merge-subwords goes with --walkthrough or --attention" in result.err
 
 
-def test_the_prompt_shows_words(piece_run, capsys):
+def test_prompt_shows_whole_words(piece_run, capsys):
     prompt = Prompt(Translator.load(piece_run), scores=False)
     prompt.answer("I go home")
     prompt.answer(":attention words")
     assert "3 home" in capsys.readouterr().out
     prompt.answer(":why words")
-    assert "without a whole\n  word" in capsys.readouterr().out.replace(
-        "whole word", "whole\n  word"
-    )
+    assert "without a whole word" in " ".join(capsys.readouterr().out.split())

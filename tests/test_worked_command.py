@@ -9,7 +9,7 @@ import torch
 
 from minitransformer.checkpoint import model_tensors, read_tensors
 from minitransformer.model.trace import record
-from minitransformer.training.trainer import WEIGHTS
+from minitransformer.training.resume import WEIGHTS
 from minitransformer.translator import Translator
 from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import SHIPPED, load_shipped

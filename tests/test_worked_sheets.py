@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minitransformer.checkpoint import read_tensors
-from minitransformer.training.trainer import WEIGHTS
+from minitransformer.training.resume import WEIGHTS
 from minitransformer.worked.engine import CATEGORIES, Calculation, check_sheet
 from minitransformer.worked.reader import SHEETS, SHIPPED, load_shipped
 from minitransformer.worked.sheet import read_number

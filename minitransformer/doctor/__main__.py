@@ -1,7 +1,8 @@
-"""What to run when in doubt: the machine, the corpus, the run and the model, checked.
+"""Check this machine, a config with its corpus and model, or a trained run.
 
 python -m minitransformer.doctor --config tiny.yaml
 python -m minitransformer.doctor --run runs/tiny
+python -m minitransformer.doctor --replay runs/tiny/diverged/step-000012
 python -m minitransformer.doctor --break causal
 python -m minitransformer.doctor --break padding --config tiny-rnn.yaml
 """
@@ -19,26 +20,30 @@ from minitransformer.command_line import raise_on_interrupt, run_command
 from minitransformer.config import find_config, load_config
 from minitransformer.errors import UsageError
 
-PITFALLS = ("causal", "padding", "shift", "positions", "scale", "softmax", "eval")
+PITFALL_NAMES = ("causal", "padding", "shift", "positions", "scale", "softmax", "eval")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m minitransformer.doctor",
-        description="Check a config with its corpus, or a trained run; without either, the newest "
+        description="Check a config with its corpus, or a trained run; without options, the newest "
         "run in runs/.",
     )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--config", help="a YAML file, here or in configs/: its corpus and its model")
-    what.add_argument("--run", type=Path, help="a run's folder: its files and its trained model")
-    what.add_argument(
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument(
+        "--config", help="a YAML file, here or in configs/: check its corpus and a new model"
+    )
+    target.add_argument(
+        "--run", type=Path, help="the folder of a run: check its files and its trained model"
+    )
+    target.add_argument(
         "--replay", type=Path, metavar="FOLDER",
-        help="compute a batch that stopped a training once more, stage by stage",
+        help="compute a batch that stopped a training with NaN or Inf again, stage by stage",
     )  # fmt: skip
     parser.add_argument(
-        "--break", choices=(*PITFALLS, "all"), dest="pitfall",
-        help="train tiny.yaml, or the --config, beside a twin with this classic mistake: its "
-        "symptom, and what catches it",
+        "--break", choices=(*PITFALL_NAMES, "all"), dest="pitfall",
+        help="train tiny.yaml, or the --config, without and with this classic mistake: shows its "
+        "effect, and the check that finds it",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
@@ -50,7 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.set and not (options.config or options.run):
         raise UsageError("--set goes with a --config or a --run")
     if options.run and not all(change.startswith("data.") for change in options.set):
-        raise UsageError("--set: of a run, only data.… can be looked for elsewhere")
+        raise UsageError("--set: of a run, only data.… can be changed, where its corpus has moved")
     return options
 
 
@@ -58,31 +63,32 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     config = load_config(find_config(options.config), options.set) if options.config else None
     raise_on_interrupt()
-    # torch takes seconds to load, so mistakes on the command line are found before
+    # torch takes seconds to load, so mistakes on the command line are reported before
     if options.pitfall:
         from minitransformer.doctor.pitfalls import show_pitfalls
 
-        names = PITFALLS if options.pitfall == "all" else (options.pitfall,)
+        names = PITFALL_NAMES if options.pitfall == "all" else (options.pitfall,)
         return show_pitfalls(names, find_config(options.config or "tiny.yaml"), options.set)
     if options.replay:
         from minitransformer.doctor.replay import replay
 
         return replay(options.replay)
-    from minitransformer.doctor.report import Report
+    from minitransformer.doctor.report import DoctorReport
+    from minitransformer.doctor.run_checks import check_config, check_run, print_machine
     from minitransformer.run import runs_newest_first
 
-    report = Report()
-    report.on_machine()
+    report = DoctorReport()
+    print_machine()
     if config:
-        report.on_config(config)
+        check_config(report, config)
     elif options.run:
-        report.on_run(options.run, options.set)
+        check_run(report, options.run, options.set)
     elif newest := runs_newest_first(Path("runs")):
-        report.on_run(newest[0], [])
+        check_run(report, newest[0], [])
     else:
         print("\nno runs here yet: name a config to check, such as --config tiny.yaml")
         return 0
-    return report.end()
+    return report.finish()
 
 
 if __name__ == "__main__":

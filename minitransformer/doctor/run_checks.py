@@ -1,208 +1,273 @@
-"""The state of a run's folder and of its corpus."""
+"""Checks of a config with its corpus, and of a run: its files, its corpus and its trained model."""
 
 import json
+import os
+import platform
+from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
+from minitransformer import __version__
 from minitransformer.checkpoint import TrainerState, read_step
+from minitransformer.config import load_config
+from minitransformer.data.batching import fold_in
 from minitransformer.data.corpus import SPLITS
-from minitransformer.data.dataset import Dataset
-from minitransformer.data.filters import FilterReport
-from minitransformer.doctor.findings import FAILED, OK, WARNING, Finding, judged
-from minitransformer.errors import CheckpointError
+from minitransformer.data.dataset import Dataset, prepare_dataset
+from minitransformer.data.tokenizer import PAD_ID, PairTokenizer
+from minitransformer.doctor.model_checks import (
+    check_overfitting,
+    describe_count,
+    make_context,
+    quick_checks,
+    random_pairs,
+    sample_pairs,
+)
+from minitransformer.doctor.report import FAILED, OK, WARNING, CheckResult, DoctorReport
+from minitransformer.errors import CheckpointError, DataError, UserError
+from minitransformer.model.base import build_model
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from minitransformer.storage import read_own_file
-from minitransformer.training.divergence import FOLDER
+from minitransformer.training.divergence import DIVERGED_FOLDER
+from minitransformer.training.trainer import INITIALIZATION
+from minitransformer.translator import Translator
 
-# Defects that make training or its scores other than they seem, wherever they are met.
-SERIOUS = {
-    "malformed": "look at these rows; data.columns may name others, or a separator is missing",
-    "not_utf8": "convert the file to UTF-8, and what is lost comes back",
-    "header": "the first row is taken for sentences elsewhere: remove it from the file",
-    "overlap": "held-out scores are too good; filters.overlap: skip keeps such pairs out of "
-    "training",
+MAX_METRICS_BYTES = 2**30
+SERIOUS_DEFECTS = {  # which distort training or its scores, with the remedy
+    "malformed": "check these rows: data.columns may name other columns, or a separator is missing",
+    "not_utf8": "convert the file to UTF-8, so that its characters are read correctly",
+    "header": "other tools read the first row as a sentence pair: remove it from the file",
+    "overlap": "held-out scores are too high; with filters.overlap: skip, training leaves such "
+    "pairs out",
 }
 
 
-def corpus_findings(dataset: Dataset) -> list[Finding]:
-    """A line for each split, and one for each kind of defect in it."""
-    findings = []
-    for name in SPLITS:
-        if split := dataset.corpus.splits.get(name):
-            count, dropped = len(split), split.report.dropped
-            measured = f"{count:,} pair{'s' * (count != 1)} kept, {dropped:,} dropped"
-            is_most = count >= dropped
-            findings.append(
-                Finding(
-                    f"corpus, {name}",
-                    OK if is_most else WARNING,
-                    measured + split.report.set_aside,
-                    "more is dropped than kept: see why below",
-                )
-            )
-            findings += defects(split.report)
-    if "valid" not in dataset.corpus.splits:
-        findings.append(
-            Finding(
-                "corpus, valid",
-                WARNING,
-                "no held-out pairs",
-                "nothing will tell learning from learning by heart: data.valid, data.split_valid",
-            )
-        )
-    return findings
+def print_machine() -> None:
+    """Print the versions and the hardware that everything else depends on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA"
+    print(
+        f"minitransformer {__version__}, Python {platform.python_version()}, "
+        f"torch {torch.__version__} on {platform.system()} {platform.machine()}\n"
+        f"{cores} cores, torch uses {torch.get_num_threads()}; {gpu}",
+        flush=True,
+    )
 
 
-def defects(report: FilterReport) -> list[Finding]:
-    return [
-        Finding(
-            f"corpus, {report.split}",
-            WARNING if defect in SERIOUS else OK,
-            line,
-            SERIOUS.get(defect, ""),
-        )
-        for defect, line in zip(report.defects, report.lines(), strict=True)
-    ]
+def check_config(report: DoctorReport, config: Config) -> None:
+    """Check a config's corpus, and a new model of its shape."""
+    report.section("The corpus")
+    dataset = check_corpus(report, config)
+    if dataset is None:
+        return
+    set_threads(config)
+    torch.manual_seed(fold_in(config.training.seed, INITIALIZATION))
+    tokenizer = dataset.tokenizer
+    model = build_model(config.model, len(tokenizer.source), len(tokenizer.target), PAD_ID)
+    pairs = sample_pairs(dataset.encoded["train"])
+    # Initial weights from a file are checked when training loads them.
+    without = ", without training.init_from" if config.training.init_from else ""
+    report.section(f"A fresh model{without}, on {describe_count(pairs)} of the corpus")
+    report.add(quick_checks(make_context(model, pairs, tokenizer, config), is_fresh=True))
+    report.add([check_overfitting(pairs, tokenizer, config)])
 
 
-MOST_METRICS = 2**30  # bytes
-
-
-def folder_findings(run: RunFolder) -> tuple[list[Finding], TrainerState | None]:
-    """What is found in a folder, and the state of the newest checkpoint that is whole."""
-    findings, whole = checkpoint_findings(run)
-    findings = [*tokenizer_findings(run), *findings, *kept_batch_findings(run)]
-    if not whole:
-        return findings, None
-    state = whole[0]
-    findings += pointer_findings(run, state)
-    findings += leftover_findings(run)
-    findings.append(metrics_finding(run.metrics, state))
-    return findings, state
-
-
-def checkpoint_findings(run: RunFolder) -> tuple[list[Finding], list[TrainerState]]:
-    """Each checkpoint compared with its checksums; the states of whole ones, newest first."""
-    findings, whole = [], []
-    known = run.newest_content()[1]["tokenizer"] or {}
-    for step in run.steps():
-        name = run.step_path(step).name
-        try:
-            checkpoint = read_step(run.step_path(step), step, known, for_training=True)
-        except CheckpointError as error:
-            advice = "train.py leaves it out, and goes on from the newest one that is whole"
-            findings.append(Finding(name, FAILED, str(error), advice))
-        else:
-            whole.append(checkpoint.state)
-            size = sum(path.stat().st_size for path in checkpoint.path.iterdir())
-            findings.append(Finding(name, OK, f"all checksums are right ({size / 1e6:,.1f} MB)"))
-    if run.has_started and not whole:
-        advice = "train.py --fresh starts over, and moves this run aside"
-        findings.append(Finding("checkpoints", FAILED, "none of them is whole", advice))
-    if not run.has_started:
-        findings.append(
-            Finding("checkpoints", WARNING, "none yet", "train.py begins this run from its start")
-        )
-    return findings, whole
-
-
-def tokenizer_findings(run: RunFolder) -> list[Finding]:
-    """Is the tokenizer the one that the checkpoints belong to?"""
-    known = run.newest_content()[1]["tokenizer"]
+def check_run(report: DoctorReport, path: Path, changes: list[str]) -> None:
+    """Check a run's folder, its corpus, and the model that it translates with."""
+    run = RunFolder(path)
+    run.load_config()  # raises an error if this is no run
+    config = load_config(path / "config.yaml", changes)
+    report.section(f"The run {path}")
+    valid = check_files(report, run)
     try:
-        if known is None or run.tokenizer_checksums() == known:
-            return []
+        tokenizer = run.load_tokenizer(config)
+    except UserError as error:
+        report.add([CheckResult("tokenizer", FAILED, str(error))])
+        return
+    report.section("Its corpus")
+    dataset = check_corpus(report, config, tokenizer)
+    if not valid:
+        return
+    if dataset:
+        report.add([check_fingerprint(dataset, valid[0], config)])
+    try:
+        translator = Translator.load(path)
+    except UserError as error:
+        report.add([CheckResult("weights", FAILED, str(error))])
+        return
+    set_threads(config)
+    tokenizer = translator.tokenizer
+    if dataset:
+        pairs, origin = sample_pairs(dataset.encoded["train"]), "of the corpus"
+    else:
+        pairs = random_pairs(len(tokenizer.source), len(tokenizer.target))
+        origin = "of random tokens"
+    steps = f"{translator.checkpoint} of {config.training.steps:,} steps"
+    report.section(f"Its model ({steps}), on {describe_count(pairs)} {origin}")
+    context = make_context(translator.model, pairs, tokenizer, config)
+    report.add(quick_checks(context, is_fresh=False))
+
+
+def set_threads(config: Config) -> None:
+    if config.training.threads:
+        torch.set_num_threads(config.training.threads)
+
+
+def check_corpus(
+    report: DoctorReport, config: Config, tokenizer: PairTokenizer | None = None
+) -> Dataset | None:
+    """Report the size of each split and its defects; returns None if the corpus is unusable."""
+    try:
+        dataset = prepare_dataset(config, tokenizer)
+    except DataError as error:
+        # A trained run translates without its corpus, but training needs it.
+        status = WARNING if tokenizer else FAILED
+        report.add([CheckResult("corpus", status, str(error))])
+        return None
+    splits = dataset.corpus.splits
+    for name, split in ((name, splits[name]) for name in SPLITS if name in splits):
+        count, dropped = len(split), split.report.dropped
+        kept = f"{count:,} pair{'s' * (count != 1)} kept, {dropped:,} dropped"
+        report.add(
+            [
+                CheckResult(
+                    f"corpus, {name}",
+                    OK if count >= dropped else WARNING,
+                    kept + split.report.set_aside,
+                    "more pairs are dropped than kept, for the reasons below",
+                ),
+                *(
+                    CheckResult(
+                        f"corpus, {name}",
+                        WARNING if defect in SERIOUS_DEFECTS else OK,
+                        line,
+                        SERIOUS_DEFECTS.get(defect, ""),
+                    )
+                    for defect, line in zip(split.report.defects, split.report.lines(), strict=True)
+                ),
+            ]
+        )
+    if "valid" not in splits:
+        advice = "without them, overfitting is not noticed: set data.valid or data.split_valid"
+        report.add([CheckResult("corpus, valid", WARNING, "no held-out pairs", advice)])
+    return dataset
+
+
+def check_fingerprint(dataset: Dataset, state: TrainerState, config: Config) -> CheckResult:
+    """Check that the corpus is still the one that the run was trained with."""
+    name, corpus = "corpus unchanged", dataset.corpus.name
+    if dataset.fingerprint == state.data_fingerprint:
+        return CheckResult(name, OK, f"{corpus} is what the run was trained with")
+    measured = f"{corpus} has other sentence pairs than the run was trained with"
+    if state.step >= config.training.steps:
+        return CheckResult(name, WARNING, measured, "its scores cannot be reproduced")
+    advice = "the run cannot be resumed: restore the corpus, or use --fresh"
+    return CheckResult(name, FAILED, measured, advice)
+
+
+def check_files(report: DoctorReport, run: RunFolder) -> list[TrainerState]:
+    """Report the state of a run's files; return the states of valid checkpoints, newest first."""
+    checksums = run.newest_content()[1]["tokenizer"]
+    report.add(check_tokenizer(run, checksums))
+    valid = []
+    for step in run.steps():
+        path = run.step_path(step)
+        try:
+            checkpoint = read_step(path, step, checksums or {}, for_training=True)
+        except CheckpointError as error:
+            advice = "train.py skips it, and resumes from the newest valid one"
+            report.add([CheckResult(path.name, FAILED, str(error), advice)])
+        else:
+            valid.append(checkpoint.state)
+            megabytes = sum(file.stat().st_size for file in path.iterdir()) / 1e6
+            measured = f"all checksums match ({megabytes:,.1f} MB)"
+            report.add([CheckResult(path.name, OK, measured)])
+    if not run.has_started:
+        advice = "train.py starts this run from its first step"
+        report.add([CheckResult("checkpoints", WARNING, "none yet", advice)])
+    elif not valid:
+        advice = "train.py --fresh starts over, and moves this run aside"
+        report.add([CheckResult("checkpoints", FAILED, "none of them is valid", advice)])
+    if diverged := sorted((run.path / DIVERGED_FOLDER).glob("step-*")):
+        advice = f"python -m minitransformer.doctor --replay {diverged[-1]}"
+        measured = f"{diverged[-1].name} produced NaN or Inf"
+        report.add([CheckResult("divergence", WARNING, measured, advice)])
+    if valid:
+        report.add(check_pointers(run, valid[0]))
+        report.add([check_leftovers(run), check_metrics(run.metrics, valid[0])])
+    return valid
+
+
+def check_tokenizer(run: RunFolder, checksums: dict[str, str] | None) -> Iterator[CheckResult]:
+    """Yield a failure if the tokenizer is not the one that the checkpoints belong to."""
+    try:
+        if checksums is None or run.tokenizer_checksums() == checksums:
+            return
         damage = "not the one that the checkpoints were saved with"
     except CheckpointError as error:
         damage = str(error)
-    advice = "the command that trained this run makes it again from the corpus; keep the rest"
-    return [Finding("tokenizer", FAILED, damage, advice)]
+    advice = "the command that trained this run restores it from the corpus; keep the other files"
+    yield CheckResult("tokenizer", FAILED, damage, advice)
 
 
-def kept_batch_findings(run: RunFolder) -> list[Finding]:
-    """Batches that stopped a training."""
-    kept = sorted((run.path / FOLDER).glob("step-*"))
-    if not kept:
-        return []
-    advice = f"python -m minitransformer.doctor --replay {kept[-1]}"
-    return [Finding("stopped", WARNING, f"{kept[-1].name} had numbers that were none", advice)]
+def check_pointers(run: RunFolder, newest: TrainerState) -> Iterator[CheckResult]:
+    """Check that `last` and `best` name the steps that the newest checkpoint expects."""
+    pointers = [("last", newest.step, "no command reads it; the next save corrects it")]
+    if (best := newest.best_step) is not None:
+        if best not in run.steps():
+            advice = "the best weights are lost; translate.py --checkpoint last takes the last ones"
+        elif run.pointed("best") is None:
+            advice = "translate.py finds the best checkpoint without it"
+        else:
+            file, folder = run.checkpoints / "best", run.step_path(best).name
+            advice = f"translate.py loads the step that it names; write {folder} into {file}"
+        pointers.append(("best", best, advice))
+    for name, expected, advice in pointers:
+        step = run.pointed(name)
+        measured = "names no step" if step is None else f"names step {step}"
+        if expected not in run.steps():
+            measured += f", and step {expected} does not exist"
+            yield CheckResult(name, FAILED, measured, advice)
+        elif step != expected:
+            yield CheckResult(name, WARNING, f"{measured} instead of step {expected}", advice)
+        else:
+            yield CheckResult(name, OK, measured)
 
 
-def pointer_findings(run: RunFolder, newest: TrainerState) -> list[Finding]:
-    """Do `last` and `best` name the steps that the newest checkpoint knows of?"""
-    findings = [pointer_finding(run, "last", newest.step, "people read it; the next save mends it")]
-    if (step := newest.best_step) is not None:
-        name = run.step_path(step).name
-        advice = f"translate.py takes what it names; write {name} into {run.checkpoints / 'best'}"
-        if run.pointed("best") is None:
-            advice = "translate.py finds the best one all the same"
-        if step not in run.steps():
-            advice = "what did best is lost; translate.py --checkpoint last takes the last one"
-        findings.append(pointer_finding(run, "best", step, advice))
-    return findings
+def check_leftovers(run: RunFolder) -> CheckResult:
+    """Check for files of saves that were killed."""
+    folders = (run.path, run.checkpoints)
+    names = ", ".join(path.name for each in folders for path in sorted(each.glob(".*.part")))
+    if not names:
+        return CheckResult("unfinished saves", OK, "none")
+    return CheckResult(
+        "unfinished saves", WARNING,
+        f"{names}: from a save that was killed, or that is still running",
+        "harmless: they are never read, and the next save replaces them",
+    )  # fmt: skip
 
 
-def pointer_finding(run: RunFolder, name: str, expected: int, advice: str) -> Finding:
-    named = run.pointed(name)
-    told = "names no step" if named is None else f"names step {named}"
-    if expected not in run.steps():
-        return Finding(name, FAILED, f"{told}, and step {expected} is gone", advice)
-    if named != expected:
-        return Finding(name, WARNING, f"{told} instead of step {expected}", advice)
-    return Finding(name, OK, told)
-
-
-def leftover_findings(run: RunFolder) -> list[Finding]:
-    """What saves that were killed have left behind."""
-    left = [
-        path for folder in (run.path, run.checkpoints) for path in sorted(folder.glob(".*.part"))
-    ]
-    if not left:
-        return [Finding("leftovers", OK, "no part of a save that was killed")]
-    names = ", ".join(path.name for path in left)
-    return [
-        Finding(
-            "leftovers",
-            WARNING,
-            f"{names}: of a save that was killed, or that is under way",
-            "harmless: nothing reads it, and the next save takes its place",
-        )
-    ]
-
-
-def metrics_finding(path: Path, state: TrainerState) -> Finding:
-    """Are all rows there that the newest checkpoint knows of, and can they be read?"""
-    content = read_own_file(path, MOST_METRICS) if path.exists() else b""
-    known = content[: state.metrics_bytes]
-    name, advice = "metrics.jsonl", "curves will have a gap; training itself does not need it"
-    if len(content) < state.metrics_bytes:
-        missing = state.metrics_bytes - len(content)
-        return Finding(name, FAILED, f"{missing:,} bytes shorter than the run knows", advice)
-    lines = known.splitlines()
-    broken = [number for number, line in enumerate(lines, start=1) if not is_row(line)]
+def check_metrics(path: Path, state: TrainerState) -> CheckResult:
+    """Check that all rows up to the newest checkpoint exist and can be read."""
+    content = read_own_file(path, MAX_METRICS_BYTES) if path.exists() else b""
+    name, advice = "metrics.jsonl", "curves will have a gap; training does not need these rows"
+    if (missing := state.metrics_bytes - len(content)) > 0:
+        measured = f"{missing:,} bytes are missing that the newest checkpoint expects"
+        return CheckResult(name, FAILED, measured, advice)
+    lines = content[: state.metrics_bytes].splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not is_json_object(line):
+            measured = f"line {number} of {len(lines):,} is not a JSON object"
+            return CheckResult(name, FAILED, measured, advice)
     measured = f"{len(lines):,} rows, all readable"
-    if broken:
-        measured = f"line {broken[0]} of {len(lines):,} is no row of scores"
-    elif later := len(content) - len(known):
-        measured += f" ({later:,} bytes after the last checkpoint, which resuming takes back)"
-    return judged(name, not broken, measured, advice)
+    if missing:
+        measured += f" ({-missing:,} bytes after the last checkpoint are cut off when resuming)"
+    return CheckResult(name, OK, measured)
 
 
-def is_row(line: bytes) -> bool:
+def is_json_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def corpus_finding(dataset: Dataset, state: TrainerState, config: Config) -> Finding:
-    """Is the corpus still the one that the run was trained with?"""
-    name = "corpus unchanged"
-    if dataset.fingerprint == state.data_fingerprint:
-        return Finding(name, OK, f"{dataset.corpus.name} is what the run was trained with")
-    measured = f"{dataset.corpus.name} has other sentence pairs than the run was trained with"
-    if state.step >= config.training.steps:
-        return Finding(name, WARNING, measured, "its scores cannot be measured again")
-    return Finding(
-        name, FAILED, measured, "it cannot be continued: bring the corpus back, or use --fresh"
-    )

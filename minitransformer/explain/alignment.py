@@ -1,4 +1,4 @@
-"""How well each head's attention matches the gold alignment of a toy task.
+"""How often each head attends most to the source word that the toy task aligns.
 
 python -m minitransformer.explain.alignment runs/substitute
 """
@@ -32,9 +32,8 @@ from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import PairTokenizer, Word
 from minitransformer.data.toy_tasks import TASKS, task_pairs
 from minitransformer.errors import CheckpointError, DataError, UsageError
-from minitransformer.explain.attention_maps import AttentionView
-from minitransformer.explain.occlusion import device_of
-from minitransformer.explain.subwords import means, pieces_of
+from minitransformer.explain.attention_maps import AttentionView, membership, merge_weights
+from minitransformer.explain.interventions import device_of
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.trace import record
 from minitransformer.run import RunFolder
@@ -49,18 +48,19 @@ from minitransformer.storage import (
 from minitransformer.translator import Translator
 
 FILE_NAME = "alignment.json"
-FED, PRODUCED = LABELLINGS = ("fed in", "produced")  # which token a row is taken for
+FED, PRODUCED = LABELLINGS = ("fed in", "produced")  # the token that a row is taken for
+BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
 class HeadAlignment:
-    """How well one head, or the mean of a layer's, looks at what its target tokens come of."""
+    """How well one head, or the mean of a layer's heads, matches the gold alignment."""
 
     layer: int = 0
     head: int | None = None  # None: the mean of all heads
     labelling: str = ""
-    right: float = 0.0  # share of tokens whose highest weight is where it should be
-    weight: float = 0.0  # the mean weight there
+    right: float = 0.0  # fraction of target words whose highest weight is on the aligned word
+    weight: float = 0.0  # mean weight there
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class HeadAlignment:
         return f"aligns best: {self.name} ({self.right:.1%} right)"
 
     def view_of(self, views: Iterable[AttentionView]) -> AttentionView | None:
-        """That head's map alone."""
+        """Return the attention of this head alone, or None if no view has it."""
         for view in views:
             if (view.where, view.layer) != ("cross", self.layer):
                 continue
@@ -83,81 +83,24 @@ class HeadAlignment:
         return None
 
 
-def best_of(table: Iterable[HeadAlignment]) -> HeadAlignment:
-    """The one that is right most often; of equals, the one that is surest."""
-    return max(table, key=lambda each: (each.right, each.weight))
-
-
-def as_json(checkpoint: str, task: str, pairs: int, table: list[HeadAlignment]) -> dict[str, Any]:
-    """A table of heads as data; a head of null is the mean of its layer's."""
-    return {
-        "checkpoint": checkpoint,
-        "task": task,
-        "pairs": pairs,
-        "best": asdict(best_of(table)),
-        "table": [asdict(each) for each in table],
-    }
-
-
-def remember(run: Path, data: dict[str, Any]) -> Path:
-    path = run / FILE_NAME
-    replace_file(path, json_with_checksum(data))
-    return path
-
-
-def remembered(run: Path, checkpoint: str) -> HeadAlignment | None:
-    """The best head of a checkpoint, if it was measured; what is of no use is said to be so."""
-    path = run / FILE_NAME
-    if not path.exists():
-        return None
-    try:
-        data = read_json_with_checksum(read_own_file(path, MAX_JSON_BYTES), str(path))
-        mistakes: list[Mistake] = []
-        best: HeadAlignment = build_section(HeadAlignment, data.get("best"), "best", mistakes)
-        if mistakes:
-            raise CheckpointError(f"{path}: {mistakes[0].message}")
-        if data.get("checkpoint") == checkpoint:
-            return best
-        trouble = f"{path} is about {data.get('checkpoint')}, this is {checkpoint}"
-    except CheckpointError as error:
-        trouble = str(error)
-    again = f"python -m minitransformer.explain.alignment {run}"
-    print(f"note: {trouble}; measure it with: {again} "
-          "(and the same --checkpoint or --average)", file=sys.stderr)  # fmt: skip
-    return None
-
-
-BATCH_SIZE = 64
-
-
 class AlignedPair(NamedTuple):
-    """Ids of a pair, the words of both sides without an end marker, and what comes of what."""
+    """The ids of a pair, the words of both sides without end markers, and their alignment."""
 
     ids: EncodedPair
     source: list[Word]
     target: list[Word]
-    alignment: list[int]  # the source word of each target word
-
-
-class Tally(NamedTuple):
-    """Over some target words, for each head: where the highest weight was right, weight there."""
-
-    right: Float[Tensor, " heads"]
-    weight: Float[Tensor, " heads"]
-
-    def plus(self, other: "Tally") -> "Tally":
-        return Tally(self.right + other.right, self.weight + other.weight)
+    alignment: list[int]  # by target word, the index of its source word
 
 
 def aligned_pairs(
-    name: str, count: int, tokenizer: PairTokenizer, max_length: int
+    task: str, count: int, tokenizer: PairTokenizer, max_length: int
 ) -> list[AlignedPair]:
-    """The first held-out pairs of a generated task that the model takes."""
+    """Return the first `count` held-out pairs of a generated task that fit the model."""
     found: list[AlignedPair] = []
-    for source_text, target_text in task_pairs(name, "test"):
+    for source_text, target_text in task_pairs(task, "test"):
         source, target = tokenizer.encode_source(source_text), tokenizer.encode_target(target_text)
         if max(len(source.ids), len(target.ids)) <= max_length:
-            alignment = TASKS[name].alignment(len(source_text.split()))
+            alignment = TASKS[task].alignment(len(source_text.split()))
             source_words, target_words = (
                 side.words_of(encoded.ids, encoded.tokens)[: len(alignment)]
                 for side, encoded in ((tokenizer.source, source), (tokenizer.target, target))
@@ -169,33 +112,12 @@ def aligned_pairs(
     return found
 
 
-def judged_heads(
-    weights: Float[Tensor, "heads target source"], pair: AlignedPair
-) -> dict[str, Tally]:
-    """How often each head, and their mean, looks most at the aligned word, by labelling.
-
-    The end marker's column does not count: where nothing is to be looked for, heads look there.
-    """
-    heads = torch.cat((weights, weights.mean(dim=0, keepdim=True)))  # [H + 1, T, S]
-    keys = pieces_of(pair.source, weights.shape[2])  # [W, S]
-    produced = pieces_of(pair.target, weights.shape[1])  # [W, T]
-    rows = {FED: produced.roll(1, dims=1), PRODUCED: produced}  # a token is fed one row later
-    aligned = torch.tensor(pair.alignment)
-    tallies = {}
-    for labelling in LABELLINGS:
-        looks = means(rows[labelling]) @ heads @ keys.T  # [H + 1, W, W]
-        right = (looks.argmax(dim=-1) == aligned).sum(dim=-1)
-        weight = looks[:, range(len(aligned)), aligned].sum(dim=-1)
-        tallies[labelling] = Tally(right.float(), weight)
-    return tallies
-
-
 @torch.no_grad()
-def measure(
+def measure_heads(
     model: EncoderDecoder, pairs: Sequence[AlignedPair], start_id: int
 ) -> list[HeadAlignment]:
-    """Every head that looks at the source, and the mean of each layer's, by labelling."""
-    totals: dict[tuple[int, str], Tally] = {}
+    """Measure every cross-attention head and the mean of each layer's, by labelling."""
+    totals: dict[tuple[int, str], Tensor] = {}
     by_length = sorted(pairs, key=lambda pair: len(pair.ids.source))
     for start in range(0, len(by_length), BATCH_SIZE):
         chosen = by_length[start : start + BATCH_SIZE]
@@ -203,22 +125,91 @@ def measure(
         with eval_mode(model), record(model) as tensors:
             model.decode_states(batch.target_input, model.encode(batch.source))
         for layer, path in enumerate(model.source_attentions()):
-            weights = tensors[f"{path}.weights"].cpu().float()
-            for own, pair in zip(weights, chosen, strict=True):  # [H, T, S]
-                for labelling, tally in judged_heads(own, pair).items():
+            weights = tensors[f"{path}.weights"].cpu().float()  # [B, H, T, S]
+            for pair_weights, pair in zip(weights, chosen, strict=True):
+                for labelling, sums in score_heads(pair_weights, pair).items():
                     key = layer, labelling
-                    totals[key] = totals[key].plus(tally) if key in totals else tally
+                    totals[key] = totals[key] + sums if key in totals else sums
     count = sum(len(pair.alignment) for pair in pairs)
     return [
-        HeadAlignment(layer, None if head == len(tally.right) - 1 else head, labelling,
-                      float(right) / count, float(weight) / count)
-        for (layer, labelling), tally in totals.items()
-        for head, (right, weight) in enumerate(zip(*tally, strict=True))
+        HeadAlignment(
+            layer, None if head == sums.shape[1] - 1 else head, labelling, right / count,
+            weight / count,
+        )
+        for (layer, labelling), sums in totals.items()
+        for head, (right, weight) in enumerate(sums.T.tolist())
     ]  # fmt: skip
 
 
+def score_heads(
+    weights: Float[Tensor, "heads target source"], pair: AlignedPair
+) -> dict[str, Float[Tensor, "2 heads_and_mean"]]:
+    """Return by labelling, for each head and their mean, how many words are right and the weight.
+
+    The end marker's column does not count: heads attend to it where they have nothing to look for.
+    """
+    heads = torch.cat((weights, weights.mean(dim=0, keepdim=True)))  # [H + 1, T, S]
+    keys = membership(pair.source, weights.shape[2])  # [W, S]
+    produced = membership(pair.target, weights.shape[1])  # [W, T]
+    rows = {FED: produced.roll(1, dims=1), PRODUCED: produced}  # a token is fed in one row later
+    aligned = torch.tensor(pair.alignment)
+    sums = {}
+    for labelling in LABELLINGS:
+        by_words = merge_weights(heads, rows[labelling], keys)  # [H + 1, W, W]
+        right = (by_words.argmax(dim=-1) == aligned).sum(dim=-1)
+        weight = by_words[:, range(len(aligned)), aligned].sum(dim=-1)
+        sums[labelling] = torch.stack((right, weight))
+    return sums
+
+
+def best_of(table: Iterable[HeadAlignment]) -> HeadAlignment:
+    """Return the head that is right most often; of equals, the one with the highest weight."""
+    return max(table, key=lambda each: (each.right, each.weight))
+
+
+def table_json(
+    checkpoint: str, task: str, pairs: int, table: list[HeadAlignment]
+) -> dict[str, Any]:
+    """Return a table as data; a head of null is the mean of its layer's."""
+    return {
+        "checkpoint": checkpoint,
+        "task": task,
+        "pairs": pairs,
+        "best": asdict(best_of(table)),
+        "table": [asdict(each) for each in table],
+    }
+
+
+def save_alignment(run: Path, data: dict[str, Any]) -> Path:
+    path = run / FILE_NAME
+    replace_file(path, json_with_checksum(data))
+    return path
+
+
+def load_best_head(run: Path, checkpoint: str) -> HeadAlignment | None:
+    """Return the best head as measured on this checkpoint; print a note if it was on another."""
+    path = run / FILE_NAME
+    if not path.exists():
+        return None
+    try:
+        data = read_json_with_checksum(read_own_file(path, MAX_JSON_BYTES), str(path))
+        mistakes: list[Mistake] = []
+        best: HeadAlignment = build_section(HeadAlignment, data.get("best"), "best", mistakes)
+        if mistakes:
+            raise CheckpointError(f"{path}: {mistakes[0].message}")
+        if data.get("checkpoint") == checkpoint:
+            return best
+        problem = f"{path} was measured on {data.get('checkpoint')}, this is {checkpoint}"
+    except CheckpointError as error:
+        problem = str(error)
+    command = f"python -m minitransformer.explain.alignment {run}"
+    print(f"note: {problem}; measure again with: {command} "
+          "(and the same --checkpoint or --average)", file=sys.stderr)  # fmt: skip
+    return None
+
+
 def table_lines(table: list[HeadAlignment]) -> list[str]:
-    """A line per head; under each labelling, the share that is right and the weight there."""
+    """Return a line per head with accuracy and weight under each labelling."""
     lines = [
         f"{'':20}" + "".join(f"rows = token {labelling}".rjust(26) for labelling in LABELLINGS),
         f"{'layer  head':20}" + f"{'right':>17}{'weight':>9}" * len(LABELLINGS),
@@ -236,8 +227,8 @@ def table_lines(table: list[HeadAlignment]) -> list[str]:
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m minitransformer.explain.alignment",
-        description="Count which heads look where they should, in a run on a generated task; the "
-        "run's pictures then begin with the best.",
+        description="Compare the attention of each head with the gold alignment, for a run on a "
+        "generated task; the run's pictures then begin with the best head.",
     )
     parser.add_argument("run", type=Path, help="a run's folder, such as runs/substitute")
     parser.add_argument("--pairs", type=int, default=200, help="held-out pairs (default: 200)")
@@ -259,13 +250,11 @@ def main(arguments: list[str]) -> int:
     task = config.data.train
     if not isinstance(task, str) or task not in TASKS:
         raise DataError(
-            f"{options.run} was trained on {config.data.train}: what comes of what is known only "
+            f"{options.run} was trained on {config.data.train}: gold alignments are known only "
             f"for the generated tasks ({', '.join(TASKS)})"
         )
     if config.model.attention == "none":
-        raise UsageError(
-            f"{options.run} has no attention (model.attention is none): nothing in it looks"
-        )
+        raise UsageError(f"{options.run} has no attention (model.attention is none)")
     translator = Translator.load(
         options.run, checkpoint=options.checkpoint, average=options.average
     )
@@ -273,14 +262,14 @@ def main(arguments: list[str]) -> int:
     pairs = aligned_pairs(task, options.pairs, tokenizer, translator.max_length)
     if not pairs:
         raise DataError(f"no pair of {task} has at most {translator.max_length} tokens on a side")
-    table = measure(translator.model, pairs, tokenizer.start_id)
+    table = measure_heads(translator.model, pairs, tokenizer.start_id)
     words = sum(len(pair.alignment) for pair in pairs)
     print(f"{options.run} ({translator.checkpoint}) on {task} (test): {len(pairs):,} pairs, "
           f"{words:,} words", *table_lines(table), best_of(table).caption, sep="\n")  # fmt: skip
-    data = as_json(translator.checkpoint, task, len(pairs), table)
+    data = table_json(translator.checkpoint, task, len(pairs), table)
     if options.json:
         options.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {remember(options.run, data)}", file=sys.stderr)
+    print(f"wrote {save_alignment(options.run, data)}", file=sys.stderr)
     return 0
 
 

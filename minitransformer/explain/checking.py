@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID
 from minitransformer.errors import UserError
-from minitransformer.explain.occlusion import changes_without
+from minitransformer.explain.interventions import changes_without
 from minitransformer.explain.stages import (
     AttentionStage,
     EmbeddingStage,

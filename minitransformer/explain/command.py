@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from minitransformer.errors import UsageError, did_you_mean, escape_controls, printable_word
-from minitransformer.explain.alignment import FED, remembered
-from minitransformer.explain.attention_maps import attention_views
+from minitransformer.explain.alignment import FED, load_best_head
+from minitransformer.explain.attention_maps import attention_views, views_by_words
 from minitransformer.explain.checking import check
 from minitransformer.explain.files import write_walkthroughs
 from minitransformer.explain.narration import narrate
-from minitransformer.explain.subwords import views_by_words
 from minitransformer.explain.terminal import View, is_within, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
 from minitransformer.search import TokenScore
@@ -98,11 +97,15 @@ def write_attention(
     translator: Translator, texts: Iterable[str], options: argparse.Namespace, run: Path
 ) -> None:
     """Translate each sentence, and draw where every token of it looked, the best head first."""
-    from minitransformer.explain import heatmaps as fonts
-    from minitransformer.explain.heatmaps import sentence_picture, stacked, write_picture
+    from minitransformer.explain.heatmaps import (
+        missing_note,
+        sentence_picture,
+        stacked,
+        write_picture,
+    )
 
     pictures, path = [], options.attention
-    best = remembered(run, translator.checkpoint)
+    best = load_best_head(run, translator.checkpoint)
     words: set[str] = set()
     sentences = sentences_of(texts, "to draw")
     if len(sentences) > MOST_DRAWN:
@@ -125,7 +128,7 @@ def write_attention(
         aligned = (best, view_of_best) if best and view_of_best else None
         pictures.append(sentence_picture(text, walk.translation, views, aligned))
         words |= {word for view in views for word in (*view.keys, *view.produced)}
-    if note := fonts.missing_note(escape_controls(word) for word in sorted(words)):
+    if note := missing_note(escape_controls(word) for word in sorted(words)):
         print(f"note: {note}", file=sys.stderr)
     write_picture(path, stacked(pictures, 24))
     print(f"wrote {path}", file=sys.stderr)

@@ -50,9 +50,9 @@ from typing import Any
 from torch import Tensor
 
 from minitransformer.checkpoint import model_tensors
+from minitransformer.explain.attention_maps import produced_words, words_of_walk
 from minitransformer.explain.narration import Block, Table, narrate, word_blocks
 from minitransformer.explain.stages import AttentionStage, Stage
-from minitransformer.explain.subwords import produced_words, words_of_walk
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.model.base import EncoderDecoder
 

@@ -1,4 +1,4 @@
-"""Attention as a picture: a layer's heads under each other, words on both axes; PNG and SVG."""
+"""Attention maps as PNG and SVG: the heads of a layer below each other, words on both axes."""
 
 import io
 import logging
@@ -17,210 +17,484 @@ import matplotlib
 import numpy as np
 import regex
 from jaxtyping import Bool, Float, UInt8
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.font_manager import findSystemFonts, get_font
 from matplotlib.ft2font import FaceFlags, FT2Font
 from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextToPath
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from minitransformer.errors import escape_controls
 from minitransformer.explain.alignment import PRODUCED, HeadAlignment
 from minitransformer.explain.attention_maps import AttentionView
 
-Colour = tuple[int, int, int]
-Ink = Literal["black", "grey", "white"]
+# A map of 5 x 4 cells takes 1.7 ms with Pillow and a palette (5 KB), 3.1 ms in RGB (13 KB), and
+# 55 ms with a Figure of matplotlib's (21 KB), of which training with tiny.yaml would need 75.
+# A colour is an index into one of two ramps, so that Pillow, which blends the indices at the edges
+# of letters, gets the colours in between: greys on paper, blues on a cell.
+PAPER_RAMP = ("#14181f", "#6e7681", "#ffffff")
+CELL_RAMP = ("#14181f", "#08306b", "#3182bd", "#9ecae1", "#eef2f8", "#ffffff")
+BLACK, GREY, PAPER = 0, 16, 32
+BLACK_ON_CELL, WEIGHT_1, WEIGHT_0, WHITE_ON_CELL = 33, 53, 113, 133
+HATCH, HATCH_LINE = 134, 135  # of masked cells
+HATCH_STEP = 4
+DARK = 0.5  # the numbers of larger weights are white
 
-PAPER: Colour = (255, 255, 255)
-INKS: dict[Ink, Colour] = {"black": (20, 24, 31), "grey": (110, 118, 129), "white": PAPER}
-HATCHED: tuple[Colour, Colour] = ((232, 234, 237), (176, 181, 189))  # ground and lines
-SCALE = np.array([[238, 242, 248], [158, 202, 225], [49, 130, 189], [8, 48, 107]])  # 0 to 1
-SHADES = 64  # steps of that scale
-LEVELS = 16  # of ink on paper, so that letters have smooth edges
-DARK = 0.5  # a weight above it is written in white
+NARROW, WIDE = 350, 700  # TensorBoard stretches a picture to a card of 350 pixels
+MAX_NARROW_TOKENS = 26  # on an axis; with more, a picture is wide
+MARGIN = 4
+TITLE, LABEL, SMALL = 12, 11, 9  # font sizes in pixels
+MIN_CELL, MAX_CELL, ROW = 9, 50, 20
+NUMBER_CELL = 26  # the width from which on a cell has room for its number
+MAX_WORD, MIN_WORD = 66, 24  # the widths to which words are cut
+LARGEST_SHARP = 10_000_000  # pixels; a larger picture is not written at twice its size
 
-# Places in the palette: the shades, black and grey letters on paper, two edges for each shade.
-BLACK_LETTERS, GREY_LETTERS = SHADES, SHADES + LEVELS
-EDGES = GREY_LETTERS + LEVELS
-HATCH = EDGES + 2 * SHADES
-
-
-def shades(weights: Float[np.ndarray, "rows columns"]) -> UInt8[np.ndarray, "rows columns"]:
-    """One scale for every picture: pale is 0, dark is 1."""
-    steps: np.ndarray = np.round(np.clip(weights, 0, 1) * (SHADES - 1))
-    return steps.astype(np.uint8)
-
-
-def letter_ink(shade: int) -> Ink:
-    """What can be read on a shade."""
-    return "white" if shade > DARK * (SHADES - 1) else "black"
-
-
-@cache
-def palette() -> UInt8[np.ndarray, "colours 3"]:
-    places = np.linspace(0, 1, len(SCALE))
-    steps = np.linspace(0, 1, SHADES)
-    scale = np.stack([np.interp(steps, places, SCALE[:, n]) for n in range(3)], axis=-1)
-    letters = [
-        mixed(np.array([PAPER]), INKS[ink], level / (LEVELS - 1))
-        for ink in ("black", "grey")
-        for level in range(LEVELS)
-    ]
-    edges = [
-        mixed(scale[shade : shade + 1], INKS[letter_ink(shade)], level / 3)
-        for shade in range(SHADES)
-        for level in (1, 2)
-    ]
-    rows = np.concatenate([scale, *letters, *edges, np.array(HATCHED)])
-    return np.round(rows).astype(np.uint8)
-
-
-def mixed(ground: np.ndarray, ink: Colour, share: float) -> np.ndarray:
-    return ground * (1 - share) + np.array(ink) * share
-
-
-def letter_colours(ink: Ink, shade: int | None) -> UInt8[np.ndarray, " 256"]:
-    """The palette's places for each amount of ink, on paper or on a shade."""
-    amounts = np.arange(256)
-    if shade is None:
-        first = GREY_LETTERS if ink == "grey" else BLACK_LETTERS
-        steps = first + np.round(amounts / 255 * (LEVELS - 1))
-        return steps.astype(np.uint8)
-    full = BLACK_LETTERS + (LEVELS - 1 if letter_ink(shade) == "black" else 0)
-    edges = np.array([shade, EDGES + 2 * shade, EDGES + 2 * shade + 1, full], dtype=np.uint8)
-    levels: np.ndarray = np.round(amounts / 255 * 3)
-    return edges.take(levels.astype(int))
-
-
+LEFT_TO_RIGHT, ISOLATE, END = "\u2066", "\u2068", "\u2069"  # marks for the order of scripts
 # Joiners and spaces; fillers and shorthand controls are ignorable to Unicode, but not to HarfBuzz.
-DRAWN_AS_NOTHING = regex.compile(
+INVISIBLE = regex.compile(
     r"[[\p{Default_Ignorable_Code_Point}\p{Z}]--"
     r"[\u115F\u1160\u180F\u3164\uFFA0\U0001BCA0-\U0001BCA3]]",
     regex.VERSION1,
 )
+CURVES = {
+    int(code): letter
+    for code, letter in zip(
+        (Outline.MOVETO, Outline.LINETO, Outline.CURVE3, Outline.CURVE4), "MLQC", strict=True
+    )
+}
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of folders that it cannot write
-
-
-class Bitmap(NamedTuple):
-    """A drawn text: how much ink each pixel has, and how many rows hang below the line."""
-
-    ink: UInt8[np.ndarray, "rows columns"]
-    below: int
-
-
-def shipped_fonts() -> list[str]:
-    """DejaVu Sans, which has Latin, Greek, Cyrillic and arrows, then Bangla."""
-    # By path: a family's name is looked up in a list that may be older than the font.
-    dejavu = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-    return [str(dejavu), str(fontpkg.path("Hind Siliguri"))]
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of folders that are read-only
 
 
-class Fonts:
-    """The fonts in use; more join when a text asks for letters that none of them has."""
+@dataclass(frozen=True)
+class Text:
+    """A line of text at a point of its base line."""
 
-    def __init__(self, paths: list[str] | None = None, *, look_on_system: bool = True) -> None:
-        self.paths = shipped_fonts() if paths is None else paths
-        self.faces = [FT2Font(path) for path in self.paths]
-        self.look_on_system = look_on_system
-        self.nowhere: set[str] = set()  # letters that no font has
+    x: int
+    y: int
+    text: str
+    size: int
+    anchor: Literal["start", "middle", "end"] = "start"
+    colour: int = BLACK
+    is_vertical: bool = False  # read from bottom to top
 
-    def missing(self, text: str) -> list[str]:
-        """The letters of a text that no font has."""
-        return [each for each in dict.fromkeys(text) if not self.has(each)]
 
-    def has(self, letter: str) -> bool:
-        code = ord(letter)
-        if DRAWN_AS_NOTHING.match(letter) or any(face.get_char_index(code) for face in self.faces):
-            return True
-        if letter in self.nowhere or not self.look_on_system:
-            return False
-        for path, letters in system_fonts():
-            if code in letters:
-                self.paths = [*self.paths, path]
-                self.faces.append(FT2Font(path))
-                return True
-        self.nowhere.add(letter)
-        return False
+@dataclass(frozen=True)
+class Cells:
+    """A matrix of weights as coloured cells; masked ones are hatched."""
 
-    def sized(self, size: float) -> FT2Font:
-        font = get_font(self.paths)
-        font.set_size(size, 72)  # at 72 dots per inch a point is a pixel
-        return font
+    x: int
+    y: int
+    width: int  # of one cell, including the gap after it
+    height: int
+    weights: Float[np.ndarray, "rows columns"]
+    masked: Bool[np.ndarray, "rows columns"]
+    gap: int = 1
+
+
+@dataclass(frozen=True)
+class Picture:
+    width: int
+    height: int
+    parts: list[Text | Cells]
+
+
+def attention_picture(
+    view: AttentionView,
+    rows: int | None = None,
+    numbers: dict[str, int] | None = None,
+    best: HeadAlignment | None = None,
+) -> Picture:
+    """Draw every head of a layer and their mean, or only the first `rows` rows of a decoder.
+
+    `numbers` are those of words that no font can draw, shared by several pictures. If `view` is
+    that of the `best` head alone, its title is the alignment, and rows are labelled accordingly.
+    """
+    weights = view.weights.double().numpy()
+    heads = [("", weights[0])]
+    if len(weights) > 1:
+        heads = [(f"head {number}", each) for number, each in enumerate(weights)]
+        heads.append(("mean of all heads", weights.mean(axis=0)))
+    layout = Layout(view, rows, {} if numbers is None else numbers, best.labelling if best else "")
+    parts: list[Text | Cells] = [
+        Text(MARGIN, 15, best.caption if best else view.title, TITLE),
+        Text(MARGIN, 29, layout.axes, SMALL, colour=GREY),
+    ]
+    bottom = 34
+    for name, each in heads:
+        parts += layout.head(name, each, bottom)
+        bottom += layout.head_height
+    parts += layout.colour_scale(bottom + 8)
+    bottom += 24
+    for line in layout.words.legend():
+        bottom += 12
+        parts.append(Text(MARGIN, bottom - 4, cut_text(line, SMALL, layout.width - 8), SMALL))
+    return Picture(layout.width, bottom, parts)
+
+
+def sentence_picture(
+    source: str,
+    translation: str,
+    views: list[AttentionView],
+    best: tuple[HeadAlignment, AttentionView] | None = None,
+) -> Picture:
+    """Draw every attention of a sentence: a column for each kind, layers below each other.
+
+    The map of the best head, if there is one, comes first.
+    """
+    words = WordLabels(TITLE, {})
+    sentences = (" ".join(map(words.label, text.split())) for text in (source, translation))
+    heading = Text(MARGIN, 16, arrow(*(cut_text(each, TITLE, NARROW) for each in sentences)), TITLE)
+    legend = [
+        Text(MARGIN, 30 + 12 * number, line, SMALL) for number, line in enumerate(words.legend())
+    ]
+    columns = []
+    for where in ("encoder", "decoder", "cross"):
+        column = [
+            attention_picture(view, numbers=words.numbers) for view in views if view.where == where
+        ]
+        width = max((right_edge(part) for each in column for part in each.parts), default=0)
+        if column:
+            columns.append([replace(each, width=width) for each in column])
+    layers = [  # encoder and decoder may differ in their number
+        [picture or Picture(column[0].width, 0, [])
+         for picture, column in zip(layer, columns, strict=True)]
+        for layer in zip_longest(*columns)
+    ]  # fmt: skip
+    pictures = [stacked([beside(layer, 30) for layer in layers], 12)]
+    if best:
+        alignment, view = best
+        picture = attention_picture(view, numbers=words.numbers, best=alignment)
+        width = max(right_edge(part) for part in picture.parts)
+        pictures.insert(0, Picture(width, picture.height + 14, picture.parts))
+    width = max(right_edge(heading), *(picture.width for picture in pictures))
+    return stacked([Picture(width, 24 + 12 * len(legend), [heading, *legend]), *pictures], 0)
+
+
+class Layout:
+    """The positions of everything in the picture of one view."""
+
+    def __init__(
+        self, view: AttentionView, rows: int | None, numbers: dict[str, int], labelling: str
+    ) -> None:
+        self.view, self.labelling = view, labelling
+        self.rows = len(view.queries) if rows is None else rows
+        longest = max(len(view.queries), len(view.keys))
+        self.width = NARROW if longest <= MAX_NARROW_TOKENS else WIDE
+        self.size = SMALL if len(view.keys) > 16 else LABEL
+        self.words = WordLabels(self.size, numbers)
+        self.axes = "a row for each query, a column for each key"
+        if view.where == "cross":
+            unit = "whole word" if view.is_by_words else "token"
+            produced = "produced" if view.is_by_words else "token produced"
+            self.axes = f"rows: {unit} {labelling or f'fed in → {produced}'}; columns: source"
+        elif view.is_by_words:
+            self.axes = f"whole words: {self.axes}"
+        self.row_labels = self.label_rows()
+        self.column_labels = [self.words.label(key) for key in view.keys]
+        widest = round(max(text_width(label, self.size) for label in self.column_labels))
+        self.left = 2 * MARGIN + round(max(text_width(each, self.size) for each in self.row_labels))
+        cell = (self.width - self.left - MARGIN) // len(view.keys)
+        self.cell = min(max(cell, MIN_CELL), MAX_CELL)
+        self.is_vertical = widest > self.cell - 4  # the words above the columns
+        self.top = 6 + (widest if self.is_vertical else self.size)
+        self.width = max(self.width, self.left + self.cell * len(view.keys) + MARGIN)
+        self.has_numbers = self.cell >= NUMBER_CELL
+        self.row = ROW if self.has_numbers else self.size + 4
+
+    def label_rows(self) -> list[str]:
+        """Return the words beside the rows, cut so that all columns have room."""
+        view = self.view
+        max_width = self.width - 3 * MARGIN - MIN_CELL * len(view.keys)
+        if view.where != "cross" or self.labelling:
+            words = view.produced if self.labelling == PRODUCED else view.queries
+            max_width = min(max(max_width, MIN_WORD), MAX_WORD)
+            return [self.words.label(word, max_width) for word in words]
+        half = (max_width - text_width(arrow("", ""), self.size)) / 2
+        half = min(max(half, MIN_WORD), MAX_WORD)
+        return [
+            arrow(self.words.label(query, half), self.words.label(produced, half))
+            for query, produced in zip(view.queries, view.produced, strict=True)
+        ]
+
+    @property
+    def head_height(self) -> int:
+        name = 14 if len(self.view.weights) > 1 else 0
+        return name + self.top + self.row * len(self.view.queries) + 8
+
+    def head(
+        self, name: str, weights: Float[np.ndarray, "queries keys"], top: int
+    ) -> list[Text | Cells]:
+        """Draw one head: its name, keys above, queries at the left, a cell for each weight."""
+        parts: list[Text | Cells] = []
+        if name:
+            top += 14
+            parts.append(Text(MARGIN, top - 2, name, LABEL))
+        top += self.top
+        columns = len(self.view.keys) if self.view.where == "cross" else self.rows
+        for column, key in enumerate(self.column_labels[:columns]):
+            x = self.left + column * self.cell + self.cell // 2
+            if self.is_vertical:
+                x += self.size // 3
+                parts.append(Text(x, top - 4, key, self.size, is_vertical=True))
+            else:
+                parts.append(Text(x, top - 4, key, self.size, "middle"))
+        weights = weights[: self.rows, :columns]
+        allowed = self.view.allowed.numpy()[: self.rows, :columns]
+        parts.append(Cells(self.left, top, self.cell, self.row, weights, ~allowed))
+        for row, label in enumerate(self.row_labels[: self.rows]):
+            y = top + row * self.row + self.row // 2 + self.size // 3
+            parts.append(Text(self.left - 4, y, label, self.size, "end"))
+        for row, column in np.argwhere(allowed).tolist() if self.has_numbers else []:
+            x = self.left + column * self.cell + self.cell // 2
+            y = top + row * self.row + self.row // 2 + 3
+            weight = float(weights[row, column])
+            colour = WHITE_ON_CELL if weight > DARK else BLACK_ON_CELL
+            parts.append(Text(x, y, format_weight(weight), SMALL, "middle", colour))
+        return parts
+
+    def colour_scale(self, top: int) -> list[Text | Cells]:
+        """Draw the legend of the colours."""
+        steps = np.linspace(0, 1, 40)[None]
+        parts: list[Text | Cells] = [
+            Text(MARGIN, top + 9, "weight 0", SMALL, colour=GREY),
+            Cells(54, top, 2, 11, steps, np.zeros_like(steps, dtype=bool), gap=0),
+            Text(138, top + 9, "1", SMALL, colour=GREY),
+        ]
+        if not self.view.allowed.all():
+            parts += [
+                Cells(160, top, 18, 11, np.zeros((1, 1)), np.ones((1, 1), dtype=bool)),
+                Text(181, top + 9, "masked", SMALL, colour=GREY),
+            ]
+        return parts
+
+
+@dataclass
+class WordLabels:
+    """The labels of words: cut to a width, or a number if no font has their characters."""
+
+    size: int
+    numbers: dict[str, int]  # shared by the pictures of one sentence
+    used: dict[str, int] = field(default_factory=dict)
+
+    def label(self, word: str, max_width: float = MAX_WORD) -> str:
+        word = escape_controls(word)
+        if fonts().missing(word):
+            self.used[word] = self.numbers.setdefault(word, len(self.numbers) + 1)
+            return f"[{self.used[word]}]"
+        return cut_text(word, self.size, max_width)
+
+    def legend(self) -> list[str]:
+        """Return a line for each number, with the word as code points."""
+        codes = {word: " ".join(f"U+{ord(each):04X}" for each in word) for word in self.used}
+        return [f"[{number}] {codes[word]}" for word, number in self.used.items()]
+
+
+def arrow(first: str, second: str) -> str:
+    """Return first → second, from left to right whatever the direction of their scripts."""
+    return f"{LEFT_TO_RIGHT}{ISOLATE}{first}{END} → {ISOLATE}{second}{END}{END}"
+
+
+def format_weight(weight: float) -> str:
+    """Return a weight with two digits and no leading zero: .63; from .995 on, 1.0."""
+    return "1.0" if weight >= 0.995 else f"{weight:.2f}"[1:]
+
+
+def right_edge(part: Text | Cells) -> int:
+    """Return where a part ends; vertical texts are within the width of their column."""
+    if isinstance(part, Cells):
+        return part.x + part.width * int(part.weights.shape[1])
+    if part.is_vertical or part.anchor == "end":
+        return part.x
+    # In a file, at twice the size, glyphs are not exactly twice as wide.
+    width = max(text_width(part.text, part.size), text_width(part.text, 2 * part.size) / 2)
+    return part.x + math.ceil(width if part.anchor == "start" else width / 2)
+
+
+def beside(pictures: list[Picture], gap: int) -> Picture:
+    """Put pictures in a row, aligned at the top."""
+    parts: list[Text | Cells] = []
+    right = 0
+    for picture in pictures:
+        parts += [replace(part, x=part.x + right) for part in picture.parts]
+        right += picture.width + gap
+    return Picture(right - gap, max(picture.height for picture in pictures), parts)
+
+
+def stacked(pictures: list[Picture], gap: int) -> Picture:
+    """Put pictures below each other, aligned at the left."""
+    parts: list[Text | Cells] = []
+    bottom = 0
+    for picture in pictures:
+        parts += [replace(part, y=part.y + bottom) for part in picture.parts]
+        bottom += picture.height + gap
+    return Picture(max(picture.width for picture in pictures), bottom - gap, parts)
+
+
+def write_picture(path: Path, picture: Picture) -> None:
+    """Write a picture as PNG or SVG, depending on the suffix."""
+    if path.suffix.lower() == ".svg":
+        path.write_text(as_svg(picture), encoding="utf-8", newline="\n")
+    else:
+        is_huge = picture.width * picture.height > LARGEST_SHARP
+        path.write_bytes(as_png(picture, scale=1 if is_huge else 2))
 
 
 @cache
-def system_fonts() -> list[tuple[str, set[int]]]:
-    """The machine's fonts with the letters that they have, regular ones before bold and slanted."""
-
-    def oddity(path: str) -> tuple[int, str]:
-        name = Path(path).stem.lower()
-        odd = ("bold", "italic", "oblique", "mono", "light", "thin", "black", "serif", "condensed")
-        return sum(word in name for word in odd), name
-
-    found = []
-    for path in sorted(findSystemFonts(), key=oddity):
-        try:
-            face = FT2Font(path)
-        except (RuntimeError, OSError):  # not a font after all, or not for us
-            continue
-        if face.scalable and FaceFlags.COLOR not in face.face_flags:
-            found.append((path, set(face.get_charmap())))
-    return found
+def palette() -> UInt8[np.ndarray, "colours 3"]:
+    """Return red, green and blue of each colour."""
+    paper = LinearSegmentedColormap.from_list("paper", PAPER_RAMP, N=PAPER - BLACK + 1)
+    cells = LinearSegmentedColormap.from_list(
+        "cells", CELL_RAMP, N=WHITE_ON_CELL - BLACK_ON_CELL + 1
+    )
+    hatch = ListedColormap(["#e8eaed", "#b0b5bd"])
+    ramps = [ramp(np.arange(ramp.N), bytes=True)[:, :3] for ramp in (paper, cells, hatch)]
+    return np.concatenate(ramps)
 
 
-@cache
-def fonts() -> Fonts:
-    """The fonts of this process."""
-    return Fonts()
+def colours_of(weights: Float[np.ndarray, "rows columns"]) -> UInt8[np.ndarray, "rows columns"]:
+    """Return the colour of each weight: pale for 0, dark for 1."""
+    colours: np.ndarray = np.round(WEIGHT_0 + np.clip(weights, 0, 1) * (WEIGHT_1 - WEIGHT_0))
+    return colours.astype(np.uint8)
 
 
-def can_draw(text: str) -> bool:
-    return not fonts().missing(text)
+def as_png(picture: Picture, scale: int = 1) -> bytes:
+    """Return the picture as a PNG file; the same picture always gives the same bytes."""
+    image = Image.new("L", (picture.width * scale, picture.height * scale), PAPER)
+    for part in picture.parts:
+        if isinstance(part, Cells):
+            draw_cells(image, part, scale)
+        else:
+            draw_text(image, part, scale)
+    image.putpalette(palette().tobytes())
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue()
 
 
-def missing_note(texts: Iterable[str]) -> str:
-    """What to say, once, about letters that no font of this machine has."""
-    letters = fonts().missing("".join(texts))
-    if not letters:
-        return ""
-    some = ", ".join(f"{each} (U+{ord(each):04X})" for each in letters[:3])
-    more = f" and {len(letters) - 3} more letters" if len(letters) > 3 else ""
-    return f"no font here has {some}{more}; pictures number words with them, with a legend"
+def draw_cells(image: Image.Image, cells: Cells, scale: int) -> None:
+    rows, columns = cells.weights.shape
+    width, height, gap = cells.width * scale, cells.height * scale, cells.gap * scale
+    size = columns * width, rows * height
+    nearest = Image.Resampling.NEAREST
+    grid = Image.fromarray(colours_of(cells.weights)).resize(size, nearest)
+    if cells.masked.any():
+        down, right = np.ogrid[: size[1], : size[0]]
+        lines = (down + right) % (HATCH_STEP * scale) < scale
+        hatch = Image.new("L", size, HATCH)
+        hatch.paste(HATCH_LINE, mask=Image.fromarray(lines))
+        grid.paste(hatch, mask=Image.fromarray(cells.masked).resize(size, nearest))
+    if gap:
+        draw = ImageDraw.Draw(grid)
+        for x in range(width, size[0] + 1, width):
+            draw.rectangle((x - gap, 0, x - 1, size[1]), PAPER)
+        for y in range(height, size[1] + 1, height):
+            draw.rectangle((0, y - gap, size[0], y - 1), PAPER)
+    image.paste(grid, (cells.x * scale, cells.y * scale))
+
+
+def draw_text(image: Image.Image, text: Text, scale: int) -> None:
+    glyphs, descent = text_bitmap(text.text, text.size * scale)
+    width, height = glyphs.size
+    back = {"start": 0, "middle": width // 2, "end": width}[text.anchor]
+    x, y = text.x * scale, text.y * scale
+    if text.is_vertical:
+        corner = x + descent - height, y + back - width
+        glyphs = glyphs.transpose(Image.Transpose.ROTATE_90)
+    else:
+        corner = x - back, y + descent - height
+    image.paste(text.colour, corner, glyphs)
+
+
+def as_svg(picture: Picture) -> str:
+    """Return the picture as SVG; texts are outlines, so that they need no font."""
+    size = f'width="{picture.width}" height="{picture.height}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
+        f'viewBox="0 0 {picture.width} {picture.height}">',
+        f'<defs><pattern id="hatch" width="{HATCH_STEP}" height="{HATCH_STEP}" '
+        f'patternUnits="userSpaceOnUse"><path d="M0 0h{HATCH_STEP}v{HATCH_STEP}H0z" '
+        f'fill="{hex_colour(HATCH)}"/><path d="M0 {HATCH_STEP}L{HATCH_STEP} 0" '
+        f'stroke="{hex_colour(HATCH_LINE)}"/></pattern></defs>',
+        f'<rect {size} fill="{hex_colour(PAPER)}"/>',
+    ]
+    for part in picture.parts:
+        lines += cells_svg(part) if isinstance(part, Cells) else [text_svg(part)]
+    return "\n".join([*lines, "</svg>\n"])
+
+
+def hex_colour(colour: int) -> str:
+    return f"#{palette()[colour].tobytes().hex()}"
+
+
+def cells_svg(cells: Cells) -> list[str]:
+    size = f'width="{cells.width - cells.gap}" height="{cells.height - cells.gap}"'
+    lines = []
+    for (row, column), colour in np.ndenumerate(colours_of(cells.weights)):
+        x, y = cells.x + column * cells.width, cells.y + row * cells.height
+        fill = "url(#hatch)" if cells.masked[row, column] else hex_colour(int(colour))
+        lines.append(f'<rect x="{x}" y="{y}" {size} fill="{fill}"/>')
+    return lines
+
+
+def text_svg(text: Text) -> str:
+    width = text_width(text.text, text.size)
+    back = {"start": 0, "middle": width / 2, "end": width}[text.anchor]
+    turn = " rotate(-90)" if text.is_vertical else ""
+    curve = "".join(
+        "Z"
+        if code == Outline.CLOSEPOLY
+        else CURVES[int(code)] + " ".join(f"{number:.2f}" for number in points)
+        for points, code in text_outline(text.text, text.size).iter_segments(simplify=False)
+    )
+    return (
+        f'<g role="img" aria-label="{escape(text.text)}" fill="{hex_colour(text.colour)}" '
+        f'transform="translate({text.x} {text.y}){turn} translate({-back:.2f} 0) scale(1 -1)">'
+        f'<path d="{curve}"/></g>'
+    )
+
+
+class TextBitmap(NamedTuple):
+    """The coverage of each pixel by a text, and the number of rows below its base line."""
+
+    glyphs: Image.Image
+    descent: int
 
 
 @lru_cache(maxsize=4096)
-def text_bitmap(text: str, size: float) -> Bitmap:
-    """Draw a text; letters are shaped and joined as their script asks for."""
+def text_bitmap(text: str, size: float) -> TextBitmap:
+    """Draw a text, shaped and joined as its script asks for."""
     font = fonts().sized(size)
     font.set_text(text)
     font.draw_glyphs_to_bitmap(antialiased=True)
-    ink = np.array(font.get_image(), dtype=np.uint8)
-    return Bitmap(ink, max(round(font.get_descent() / 64), 0))
+    glyphs = Image.fromarray(np.array(font.get_image(), dtype=np.uint8))
+    return TextBitmap(glyphs, max(round(font.get_descent() / 64), 0))
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float) -> float:
+    """Return the width of a text in pixels."""
     font = fonts().sized(size)
     font.set_text(text)
     return float(font.get_width_height()[0] / 64)
 
 
-def cut_text(text: str, size: float, room: float) -> str:
-    """A text that fits into so many pixels, never cut inside what a reader sees as one letter."""
-    if text_width(text, size) <= room:
+def cut_text(text: str, size: float, max_width: float) -> str:
+    """Cut a text to a width, never inside what a reader sees as one character."""
+    if text_width(text, size) <= max_width:
         return text
-    letters = regex.findall(r"\X", text)
+    characters = regex.findall(r"\X", text)
 
     def is_too_long(count: int) -> bool:
-        return text_width("".join(letters[:count]) + "…", size) > room
+        return text_width("".join(characters[:count]) + "…", size) > max_width
 
-    # By halves: a text without end would be measured letter by letter for minutes.
-    count = bisect_left(range(len(letters)), True, key=is_too_long)
-    return "".join(letters[: max(0, count - 1)]) + "…"
+    # By bisection: measuring a very long text character by character would take minutes.
+    count = bisect_left(range(len(characters)), True, key=is_too_long)
+    return "".join(characters[: max(0, count - 1)]) + "…"
 
 
 def text_outline(text: str, size: float) -> Outline:
-    """A text as curves, for pictures that are drawn at any size; y grows upwards."""
+    """Return a text as curves; y grows upwards."""
     scale = TextToPath.FONT_SCALE
     glyphs, shapes, _ = TextToPath().get_glyphs_with_font(fonts().sized(scale), text)
     parts = [
@@ -234,425 +508,77 @@ def text_outline(text: str, size: float) -> Outline:
     return Outline(np.asarray(whole.vertices) * (size / scale), whole.codes)
 
 
-HATCH_STEP = 4
-LARGEST_SHARP = 10_000_000  # pixels; a larger PNG is not drawn at twice its size
-CURVE = {
-    int(code): letter
-    for code, letter in zip(
-        (Outline.MOVETO, Outline.LINETO, Outline.CURVE3, Outline.CURVE4), "MLQC", strict=True
-    )
-}
-Pixels = UInt8[np.ndarray, "height width"]  # places in the palette
+class Fonts:
+    """The fonts in use, extended by fonts of the system when a text needs them."""
+
+    def __init__(self, paths: list[str] | None = None, *, use_system_fonts: bool = True) -> None:
+        self.paths = shipped_fonts() if paths is None else paths
+        self.faces = [FT2Font(path) for path in self.paths]
+        self.use_system_fonts = use_system_fonts
+        self.unavailable: set[str] = set()  # characters that no font has
+
+    def missing(self, text: str) -> list[str]:
+        """Return the characters of a text that no font has."""
+        return [each for each in dict.fromkeys(text) if not self.has(each)]
+
+    def has(self, character: str) -> bool:
+        code = ord(character)
+        if INVISIBLE.match(character) or any(face.get_char_index(code) for face in self.faces):
+            return True
+        if character in self.unavailable or not self.use_system_fonts:
+            return False
+        for path, codes in system_fonts():
+            if code in codes:
+                self.paths = [*self.paths, path]
+                self.faces.append(FT2Font(path))
+                return True
+        self.unavailable.add(character)
+        return False
+
+    def sized(self, size: float) -> FT2Font:
+        font = get_font(self.paths)
+        font.set_size(size, 72)  # at 72 dots per inch a point is a pixel
+        return font
 
 
-@dataclass(frozen=True)
-class Text:
-    """A line of text at a point of its base line."""
-
-    x: int
-    y: int
-    text: str
-    size: int
-    anchor: Literal["start", "middle", "end"] = "start"
-    ink: Ink = "black"
-    is_turned: bool = False  # by a quarter, to be read from below
-    shade: int | None = None  # of the cell that it stands in, if it stands in one
+@cache
+def fonts() -> Fonts:
+    """Return the fonts of this process."""
+    return Fonts()
 
 
-@dataclass(frozen=True)
-class Cells:
-    """A matrix of shaded cells; hatched ones stand for no value at all."""
-
-    x: int
-    y: int
-    width: int  # of one cell, with the gap that parts it from the next
-    height: int
-    shades: UInt8[np.ndarray, "rows columns"]
-    hatched: Bool[np.ndarray, "rows columns"]
-    gap: int = 1
+def shipped_fonts() -> list[str]:
+    """Return the paths of DejaVu Sans (Latin, Greek, Cyrillic, arrows) and a font for Bangla."""
+    # By path: a family's name is looked up in a list that may be older than the font.
+    dejavu = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return [str(dejavu), str(fontpkg.path("Hind Siliguri"))]
 
 
-@dataclass(frozen=True)
-class Picture:
-    width: int
-    height: int
-    parts: list[Text | Cells]
+@cache
+def system_fonts() -> list[tuple[str, set[int]]]:
+    """Return the system's fonts with the code points they have, regular styles first."""
 
-    def moved(self, right: int, down: int) -> list[Text | Cells]:
-        return [replace(part, x=part.x + right, y=part.y + down) for part in self.parts]
+    def style_rank(path: str) -> tuple[int, str]:
+        name = Path(path).stem.lower()
+        odd = ("bold", "italic", "oblique", "mono", "light", "thin", "black", "serif", "condensed")
+        return sum(word in name for word in odd), name
 
-
-def right_edge(part: Text | Cells) -> int:
-    """Where a part ends; turned texts stand above their column."""
-    if isinstance(part, Cells):
-        return part.x + part.width * int(part.shades.shape[1])
-    if part.is_turned or part.anchor == "end":
-        return part.x
-    share = {"start": 1.0, "middle": 0.5}[part.anchor]
-    # Letters of a file, which is drawn at twice the size, are not just twice as wide.
-    width = max(text_width(part.text, part.size), text_width(part.text, 2 * part.size) / 2)
-    return part.x + math.ceil(share * width)
+    found = []
+    for path in sorted(findSystemFonts(), key=style_rank):
+        try:
+            face = FT2Font(path)
+        except (RuntimeError, OSError):  # damaged, or of a format that FreeType cannot read
+            continue
+        if face.scalable and FaceFlags.COLOR not in face.face_flags:
+            found.append((path, set(face.get_charmap())))
+    return found
 
 
-def beside(pictures: list[Picture], gap: int) -> Picture:
-    """Pictures in a row, their upper edges level."""
-    parts: list[Text | Cells] = []
-    right = 0
-    for picture in pictures:
-        parts += picture.moved(right, 0)
-        right += picture.width + gap
-    return Picture(right - gap, max(picture.height for picture in pictures), parts)
-
-
-def stacked(pictures: list[Picture], gap: int) -> Picture:
-    """Pictures under each other, their left edges level."""
-    parts: list[Text | Cells] = []
-    down = 0
-    for picture in pictures:
-        parts += picture.moved(0, down)
-        down += picture.height + gap
-    return Picture(max(picture.width for picture in pictures), down - gap, parts)
-
-
-def as_png(picture: Picture, scale: int = 1) -> bytes:
-    """The picture's bytes as a PNG file; the same picture always gives the same bytes."""
-    canvas = np.full((picture.height * scale, picture.width * scale), BLACK_LETTERS, dtype=np.uint8)
-    for part in picture.parts:
-        if isinstance(part, Cells):
-            draw_cells(canvas, part, scale)
-        else:
-            draw_text(canvas, part, scale)
-    image = Image.fromarray(canvas, mode="P")
-    image.putpalette(palette().tobytes())
-    file = io.BytesIO()
-    image.save(file, format="PNG")
-    return file.getvalue()
-
-
-def draw_cells(canvas: Pixels, cells: Cells, scale: int) -> None:
-    height, width = cells.height * scale, cells.width * scale
-    pixels = cells.shades.repeat(height, axis=0).repeat(width, axis=1)
-    if cells.hatched.any():
-        down, right = np.indices(pixels.shape)
-        hatch = HATCH + ((down + right) % (HATCH_STEP * scale) < scale)
-        is_hatched = cells.hatched.repeat(height, axis=0).repeat(width, axis=1)
-        pixels = np.where(is_hatched, hatch, pixels).astype(np.uint8)
-    for line in range(cells.gap * scale):
-        pixels[height - 1 - line :: height] = BLACK_LETTERS
-        pixels[:, width - 1 - line :: width] = BLACK_LETTERS
-    top, left = cells.y * scale, cells.x * scale
-    canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
-
-
-def draw_text(canvas: Pixels, text: Text, scale: int) -> None:
-    ink, below = text_bitmap(text.text, text.size * scale)
-    length = ink.shape[1]
-    back = {"start": 0, "middle": length // 2, "end": length}[text.anchor]
-    if text.is_turned:
-        ink = np.rot90(ink)
-        top = text.y * scale + back - length
-        left = text.x * scale + below - ink.shape[1]
-    else:
-        top = text.y * scale + below - ink.shape[0]
-        left = text.x * scale - back
-    # What would stand beyond the edge is not drawn.
-    ink = ink[max(-top, 0) :, max(-left, 0) :]
-    top, left = max(top, 0), max(left, 0)
-    place = canvas[top : top + ink.shape[0], left : left + ink.shape[1]]
-    ink = ink[: place.shape[0], : place.shape[1]]
-    np.copyto(place, colours_of_letters(text.ink, text.shade)[ink], where=ink > 0)
-
-
-colours_of_letters = cache(letter_colours)
-
-
-def as_svg(picture: Picture) -> str:
-    """The picture as SVG; letters are curves, so that every machine shows them alike."""
-    size = f'width="{picture.width}" height="{picture.height}"'
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
-        f'viewBox="0 0 {picture.width} {picture.height}">',
-        f'<defs><pattern id="hatch" width="{HATCH_STEP}" height="{HATCH_STEP}" '
-        f'patternUnits="userSpaceOnUse"><path d="M0 0h{HATCH_STEP}v{HATCH_STEP}H0z" '
-        f'fill="{hexadecimal(HATCHED[0])}"/><path d="M0 {HATCH_STEP}L{HATCH_STEP} 0" '
-        f'stroke="{hexadecimal(HATCHED[1])}"/></pattern></defs>',
-        f'<rect {size} fill="{hexadecimal(PAPER)}"/>',
-    ]
-    for part in picture.parts:
-        lines += cells_svg(part) if isinstance(part, Cells) else [text_svg(part)]
-    return "\n".join([*lines, "</svg>\n"])
-
-
-def cells_svg(cells: Cells) -> list[str]:
-    lines = []
-    for row, colours in enumerate(palette()[cells.shades].tolist()):
-        for column, colour in enumerate(colours):
-            x, y = cells.x + column * cells.width, cells.y + row * cells.height
-            is_hatched = cells.hatched[row, column]
-            fill = "url(#hatch)" if is_hatched else hexadecimal(colour)
-            lines.append(
-                f'<rect x="{x}" y="{y}" width="{cells.width - cells.gap}" '
-                f'height="{cells.height - cells.gap}" '
-                f'fill="{fill}"/>'
-            )
-    return lines
-
-
-def text_svg(text: Text) -> str:
-    outline = text_outline(text.text, text.size)
-    length = text_width(text.text, text.size)
-    back = {"start": 0, "middle": length / 2, "end": length}[text.anchor]
-    turn = " rotate(-90)" if text.is_turned else ""
-    curve = "".join(
-        "Z"
-        if code == Outline.CLOSEPOLY
-        else CURVE[int(code)] + " ".join(f"{number:.2f}" for number in points)
-        for points, code in outline.iter_segments(simplify=False)
-    )
-    return (
-        f'<g role="img" aria-label="{escape(text.text)}" fill="{hexadecimal(INKS[text.ink])}" '
-        f'transform="translate({text.x} {text.y}){turn} translate({-back:.2f} 0) scale(1 -1)">'
-        f'<path d="{curve}"/></g>'
-    )
-
-
-def hexadecimal(colour: Colour | list[int]) -> str:
-    return "#" + "".join(f"{part:02x}" for part in colour)
-
-
-def write_picture(path: Path, picture: Picture) -> None:
-    """Write a picture as PNG or SVG, as the file's ending says."""
-    if path.suffix.lower() == ".svg":
-        path.write_text(as_svg(picture), encoding="utf-8", newline="\n")
-    else:
-        is_huge = picture.width * picture.height > LARGEST_SHARP
-        path.write_bytes(as_png(picture, scale=1 if is_huge else 2))
-
-
-NARROW, WIDE = 350, 700  # a card of TensorBoard's stretches its picture to 350 pixels
-MOST_NARROW = 26  # tokens on an axis, beyond which a picture is wide
-MARGIN = 4
-TITLE, LABEL, SMALL = 12, 11, 9  # letters
-LEAST_CELL, MOST_CELL, ROW = 9, 50, 20
-NUMBER_CELL = 26  # from this width on, a cell has room for its number
-LONGEST, SHORTEST = 66, 24  # pixels of a word, beyond which it is cut
-LEFT_TO_RIGHT, ISOLATE, END = "\u2066", "\u2068", "\u2069"  # marks for the order of scripts
-
-
-@dataclass
-class Names:
-    """Words as a picture writes them: cut to their room, numbered where no font has them."""
-
-    size: int
-    numbers: dict[str, int]
-    used: dict[str, int] = field(default_factory=dict)
-
-    def shown(self, word: str, room: float = LONGEST) -> str:
-        word = escape_controls(word)
-        if not can_draw(word):
-            self.used[word] = self.numbers.setdefault(word, len(self.numbers) + 1)
-            return f"[{self.used[word]}]"
-        return cut_text(word, self.size, room)
-
-    def legend(self) -> list[str]:
-        """What the numbers stand for, in code points: no font has the letters."""
-        codes = {word: " ".join(f"U+{ord(each):04X}" for each in word) for word in self.used}
-        return [f"[{number}] {codes[word]}" for word, number in self.used.items()]
-
-
-def attention_picture(
-    view: AttentionView,
-    rows: int | None = None,
-    numbers: dict[str, int] | None = None,
-    best: HeadAlignment | None = None,
-) -> Picture:
-    """Every head of a layer and their mean; of a decoder's rows, the first so many.
-
-    `numbers` are those that words without a font already have. A view of the `best` head alone
-    has that for a title, and rows that bear only the token that they were found to belong to.
-    """
-    weights = view.weights.double().numpy()
-    heads = {f"head {number}": each for number, each in enumerate(weights)}
-    if len(weights) > 1:
-        heads["mean of all heads"] = weights.mean(axis=0)
-    labelling = best.labelling if best else ""
-    layout = Layout(view, rows, {} if numbers is None else numbers, labelling)
-    title = best.caption if best else view.title
-    parts: list[Text | Cells] = [
-        Text(MARGIN, 15, title, TITLE),
-        Text(MARGIN, 29, layout.axes, SMALL, ink="grey"),
-    ]
-    down = 34
-    for name, each in heads.items():
-        parts += layout.block(name if len(weights) > 1 else "", each, down)
-        down += layout.block_height
-    parts += layout.scale(down + 8)
-    down += 24
-    for line in layout.names.legend():
-        down += 12
-        parts.append(Text(MARGIN, down - 4, cut_text(line, SMALL, layout.width - 8), SMALL))
-    return Picture(layout.width, down, parts)
-
-
-def sentence_picture(
-    source: str,
-    translation: str,
-    views: list[AttentionView],
-    best: tuple[HeadAlignment, AttentionView] | None = None,
-) -> Picture:
-    """Every attention of a sentence: a column for each kind, layers under each other.
-
-    The best head's map, where it is known, stands above them all.
-    """
-    names = Names(TITLE, {})
-    texts = (" ".join(names.shown(word) for word in text.split()) for text in (source, translation))
-    heading = Text(MARGIN, 16, arrow(*(cut_text(text, TITLE, NARROW) for text in texts)), TITLE)
-    columns = [
-        [attention_picture(view, numbers=names.numbers) for view in views if view.where == where]
-        for where in ("encoder", "decoder", "cross")
-        if any(view.where == where for view in views)
-    ]
-    widths = [
-        max(right_edge(part) for picture in column for part in picture.parts) for column in columns
-    ]
-    blanks = [Picture(width, 0, []) for width in widths]
-    layers = [  # the two sides may have different numbers of them
-        [replace(picture or blank, width=blank.width)
-         for picture, blank in zip(layer, blanks, strict=True)]
-        for layer in zip_longest(*columns)
-    ]  # fmt: skip
-    maps = stacked([beside(layer, 30) for layer in layers], 12)
-    lines = [
-        Text(MARGIN, 30 + 12 * number, line, SMALL) for number, line in enumerate(names.legend())
-    ]
-    first = []
-    if best:
-        picture = attention_picture(best[1], numbers=names.numbers, best=best[0])
-        first = [replace(picture, height=picture.height + 14)]  # some air below it
-    width = max([maps.width, *(right_edge(part) for each in first for part in each.parts)])
-    width = max(width, right_edge(heading))
-    return stacked([Picture(width, 24 + 12 * len(lines), [heading, *lines]), *first, maps], 0)
-
-
-def arrow(first: str, second: str) -> str:
-    """first → second, from left to right whichever way their scripts run."""
-    return f"{LEFT_TO_RIGHT}{ISOLATE}{first}{END} → {ISOLATE}{second}{END}{END}"
-
-
-class Layout:
-    """Where things stand in the pictures of one view."""
-
-    def __init__(
-        self, view: AttentionView, rows: int | None, numbers: dict[str, int], labelling: str
-    ) -> None:
-        self.view, self.labelling = view, labelling
-        self.rows = len(view.queries) if rows is None else rows
-        longest = max(len(view.queries), len(view.keys))
-        self.width = NARROW if longest <= MOST_NARROW else WIDE
-        small = len(view.keys) > 16
-        self.size = SMALL if small else LABEL
-        self.names = Names(self.size, numbers)
-        unit, rows_are = "token", "fed in → token produced"
-        self.axes = "a row for each query, a column for each key"
-        if view.is_by_words:
-            unit, rows_are = "whole word", "fed in → produced"
-            self.axes = "whole words: a row for each query, a column for each key"
-        if view.where == "cross":
-            self.axes = f"rows: {unit} {labelling or rows_are}; columns: source"
-        self.row_names = self.named_rows()
-        self.column_names = [self.names.shown(key) for key in view.keys]
-        self.left = 2 * MARGIN + round(max(text_width(name, self.size) for name in self.row_names))
-        widest = round(max(text_width(name, self.size) for name in self.column_names))
-        self.cell = (self.width - self.left - MARGIN) // len(view.keys)
-        self.cell = min(max(self.cell, LEAST_CELL), MOST_CELL)
-        self.is_turned = widest > self.cell - 4  # words stand upright where they do not fit
-        self.top = 6 + (widest if self.is_turned else self.size)
-        self.width = max(self.width, self.left + self.cell * len(view.keys) + MARGIN)
-        self.has_numbers = self.cell >= NUMBER_CELL
-        self.row = ROW if self.has_numbers else self.size + 4
-
-    def named_rows(self) -> list[str]:
-        """What stands beside the rows: words that leave room for all columns."""
-        view = self.view
-        between = text_width(arrow("", ""), self.size)
-        room = self.width - 3 * MARGIN - LEAST_CELL * len(view.keys)
-        if view.where != "cross" or self.labelling:
-            words = view.produced if self.labelling == PRODUCED else view.queries
-            room = min(max(room, SHORTEST), LONGEST)
-            return [self.names.shown(word, room) for word in words]
-        share = min(max((room - between) / 2, SHORTEST), LONGEST)
-        return [
-            arrow(self.names.shown(query, share), self.names.shown(produced, share))
-            for query, produced in zip(view.queries, view.produced, strict=True)
-        ]
-
-    @property
-    def block_height(self) -> int:
-        return 14 * (len(self.view.weights) > 1) + self.top + self.row * len(self.view.queries) + 8
-
-    def block(
-        self, name: str, weights: Float[np.ndarray, "queries keys"], down: int
-    ) -> list[Text | Cells]:
-        """One head: its name, the keys above, the queries beside, a cell for each pair."""
-        parts: list[Text | Cells] = []
-        if name:
-            down += 14
-            parts.append(Text(MARGIN, down - 2, name, LABEL))
-        grid = down + self.top
-        is_self = self.view.where != "cross"
-        keys = self.column_names[: self.rows] if is_self else self.column_names
-        for column, key in enumerate(keys):
-            middle = self.left + column * self.cell + self.cell // 2
-            if self.is_turned:
-                x = middle + self.size // 3
-                parts.append(Text(x, grid - 4, key, self.size, is_turned=True))
-            else:
-                parts.append(Text(middle, grid - 4, key, self.size, "middle"))
-        allowed = self.view.allowed.numpy()[: self.rows, : len(keys)]
-        shown = weights[: self.rows, : len(keys)]
-        parts.append(Cells(self.left, grid, self.cell, self.row, shades(shown), ~allowed))
-        for row in range(self.rows):
-            base = grid + row * self.row + self.row // 2 + self.size // 3
-            parts.append(Text(self.left - 4, base, self.row_names[row], self.size, "end"))
-        if self.has_numbers:
-            parts += self.numbers(shown, allowed, grid)
-        return parts
-
-    def numbers(
-        self,
-        weights: Float[np.ndarray, "queries keys"],
-        allowed: Bool[np.ndarray, "queries keys"],
-        grid: int,
-    ) -> list[Text | Cells]:
-        parts: list[Text | Cells] = []
-        places = shades(weights)
-        for row, column in zip(*np.nonzero(allowed), strict=True):
-            weight = float(weights[row, column])
-            x = self.left + int(column) * self.cell + self.cell // 2
-            y = grid + int(row) * self.row + self.row // 2 + 3
-            shade = int(places[row, column])
-            ink = letter_ink(shade)
-            parts.append(Text(x, y, number(weight), SMALL, "middle", ink, shade=shade))
-        return parts
-
-    def scale(self, down: int) -> list[Text | Cells]:
-        """What the colours mean."""
-        steps = np.linspace(0, 1, 40)[None]
-        no = np.zeros((1, 40), dtype=bool)
-        parts: list[Text | Cells] = [
-            Text(MARGIN, down + 9, "weight 0", SMALL, ink="grey"),
-            Cells(54, down, 2, 11, shades(steps), no, gap=0),
-            Text(138, down + 9, "1", SMALL, ink="grey"),
-        ]
-        if not self.view.allowed.all():
-            blank = np.zeros((1, 1), dtype=np.uint8)
-            parts += [
-                Cells(160, down, 18, 11, blank, np.ones((1, 1), dtype=bool)),
-                Text(181, down + 9, "may not be looked at", SMALL, ink="grey"),
-            ]
-        return parts
-
-
-def number(weight: float) -> str:
-    """A weight in as few letters as two digits need: .63, and 1.0."""
-    return "1.0" if weight >= 0.995 else f"{weight:.2f}"[1:]
+def missing_note(texts: Iterable[str]) -> str:
+    """Return a note about the characters that no font on this machine has, or ""."""
+    missing = fonts().missing("".join(texts))
+    if not missing:
+        return ""
+    some = ", ".join(f"{each} (U+{ord(each):04X})" for each in missing[:3])
+    more = f" and {len(missing) - 3} more characters" if len(missing) > 3 else ""
+    return f"no font here has {some}{more}; pictures show a number, explained in a legend, instead"

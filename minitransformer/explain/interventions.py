@@ -1,11 +1,14 @@
-"""What if? A head or the positions switched off, a source word hidden, a word forced."""
+"""What a model translates with a change: a head or the positions off, tokens masked or forced."""
 
 import copy
 import re
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import UsageError
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.recurrent import Recurrent, SourceAttention
@@ -16,7 +19,7 @@ HEAD = re.compile(r"(encoder|decoder|cross)\.(\d{1,4})\.(\d{1,4})")
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is changed before a sentence is translated."""
+    """The changes with which a sentence is translated."""
 
     hidden: frozenset[int] = frozenset()  # source tokens, counted from 1
     heads_off: frozenset[str] = frozenset()  # such as encoder.0.1: layer 0, head 1
@@ -24,7 +27,7 @@ class Experiment:
     forced: str = ""  # how the translation must begin
 
     def __str__(self) -> str:
-        parts = [f"token {place} hidden" for place in sorted(self.hidden)]
+        parts = [f"token {number} hidden" for number in sorted(self.hidden)]
         parts += [f"head {name} off" for name in sorted(self.heads_off)]
         parts += ["positions off"] * self.positions_off
         parts += [f"forced: {self.forced}"] if self.forced else []
@@ -40,13 +43,21 @@ class Experiment:
 NOTHING = Experiment()
 
 
+@torch.no_grad()
 def changed_model(model: EncoderDecoder, experiment: Experiment) -> EncoderDecoder:
-    """A copy of the model with parts switched off, or the model itself where none are."""
+    """Return a copy of the model with parts switched off, or the model itself if none are."""
     if not experiment.heads_off and not experiment.positions_off:
         return model
     model = copy.deepcopy(model)
     for name in experiment.heads_off:
-        switch_off(model, name)
+        attention, head = head_of(model, name)
+        if isinstance(attention, SourceAttention):
+            attention.is_off = True
+            continue
+        width = attention.value.out_features // attention.num_heads
+        attention.value.weight[head * width : (head + 1) * width] = 0
+        if attention.value.bias is not None:
+            attention.value.bias[head * width : (head + 1) * width] = 0
     if experiment.positions_off:
         model.encoder.embedding.positions = None
         model.decoder.embedding.positions = None
@@ -54,51 +65,79 @@ def changed_model(model: EncoderDecoder, experiment: Experiment) -> EncoderDecod
     return model
 
 
-@torch.no_grad()
-def switch_off(model: EncoderDecoder, name: str) -> None:
-    """Let a head find nothing: its values are all zero."""
-    attention, head = head_of(model, name)
-    if isinstance(attention, SourceAttention):
-        attention.is_off = True
-        return
-    width = attention.value.out_features // attention.num_heads
-    attention.value.weight[head * width : (head + 1) * width] = 0
-    if attention.value.bias is not None:
-        attention.value.bias[head * width : (head + 1) * width] = 0
-
-
 def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention | SourceAttention, int]:
-    """The attention and the head that a name such as encoder.0.1 means; counted from 0."""
+    """Return the attention and the number of the head that a name such as encoder.0.1 means."""
     match = HEAD.fullmatch(name)
     if match is None:
         raise UsageError(
-            f"'{name}' is no head; name one as encoder.LAYER.HEAD, decoder.LAYER.HEAD "
+            f"'{name}' is not a head; write encoder.LAYER.HEAD, decoder.LAYER.HEAD "
             "or cross.LAYER.HEAD, counted from 0"
         )
     side, number, head = match[1], int(match[2]), int(match[3])
     if isinstance(model, Recurrent):
-        return only_attention(model, name, is_meant=(side, number, head) == ("cross", 0, 0)), 0
-    layers = {"encoder": model.encoder.layers, "decoder": model.decoder.layers,
-              "cross": model.decoder.layers}  # fmt: skip
-    if number >= len(layers[side]):
-        raise UsageError(f"{name}: of {side} layers there are {len(layers[side])}, counted from 0")
-    layer = layers[side][number]
+        source_attention = model.decoder.attention
+        if source_attention is None:
+            raise UsageError(f"{name}: this model has no heads (model.attention is none)")
+        if (side, number, head) != ("cross", 0, 0):
+            raise UsageError(f"{name}: the only head of a recurrent model is cross.0.0")
+        assert isinstance(source_attention, SourceAttention)
+        return source_attention, 0
+    layers = model.encoder.layers if side == "encoder" else model.decoder.layers
+    if number >= len(layers):
+        raise UsageError(f"{name}: no layer {number}; there are {len(layers)}, counted from 0")
+    layer = layers[number]
     assert isinstance(layer, EncoderLayer | DecoderLayer)
     attention = layer.self_attention
     if side == "cross":
         assert isinstance(layer, DecoderLayer)
         attention = layer.cross_attention
     if head >= attention.num_heads:
-        raise UsageError(f"{name}: of heads there are {attention.num_heads}, counted from 0")
+        raise UsageError(f"{name}: no head {head}; there are {attention.num_heads}, counted from 0")
     return attention, head
 
 
-def only_attention(model: Recurrent, name: str, *, is_meant: bool) -> SourceAttention:
-    """The one place where a recurrent model looks at anything."""
-    attention = model.decoder.attention
-    if attention is None:
-        raise UsageError(f"{name}: this model has no heads (model.attention is none)")
-    if not is_meant:
-        raise UsageError(f"{name}: of heads a recurrent model has one, cross.0.0")
-    assert isinstance(attention, SourceAttention)
-    return attention
+def changes_without(
+    model: EncoderDecoder,
+    source: list[int],
+    fed: list[int],
+    produced: list[int],
+    words: list[list[int]] | None = None,
+) -> list[list[float | None]]:
+    """Return the change of each produced token's log-probability without each source word.
+
+    A word is occluded as padding: masked in every attention, while the others keep their
+    positions. `words` are the indices of tokens that are occluded together; by default, each alone.
+    """
+    if words is None:
+        words = [[index] for index in range(len(source))]
+    present = [
+        number
+        for number, word in enumerate(words)
+        if any(source[index] != PAD_ID for index in word)
+    ]
+    if len(present) == 1:  # without it there would be no source
+        return [[None] * len(words) for _ in produced]
+    occluded = [
+        [PAD_ID if index in words[number] else id for index, id in enumerate(source)]
+        for number in present
+    ]
+    chosen = log_probabilities(model, [source, *occluded], fed, produced)  # [1 + S, T]
+    changes = (chosen[1:] - chosen[:1]).T.tolist()  # [T, S]
+    by_word = [dict(zip(present, change, strict=True)) for change in changes]
+    return [[change.get(number) for number in range(len(words))] for change in by_word]
+
+
+@torch.no_grad()
+def log_probabilities(
+    model: EncoderDecoder, sources: list[list[int]], fed: list[int], produced: list[int]
+) -> Float[Tensor, "sources target"]:
+    """Return log p(token) of each token of a translation, given each of several sources."""
+    device = device_of(model)
+    target = torch.tensor([fed] * len(sources), device=device)  # [N, T]
+    logits = model(torch.tensor(sources, device=device), target).log_softmax(-1)  # [N, T, V]
+    chosen: Tensor = logits[:, range(len(produced)), produced]
+    return chosen
+
+
+def device_of(model: EncoderDecoder) -> torch.device:
+    return next(model.parameters()).device

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from torch import Tensor
 
+from minitransformer.explain.attention_maps import produced_words, words_of_walk
 from minitransformer.explain.stages import (
     BY_QUERIES,
     AttentionStage,
@@ -19,7 +20,6 @@ from minitransformer.explain.stages import (
     ResidualStage,
     Stage,
 )
-from minitransformer.explain.subwords import produced_words, words_of_walk
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.model.attention import merge_heads
 

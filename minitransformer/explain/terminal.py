@@ -9,7 +9,8 @@ from itertools import accumulate, zip_longest
 
 from minitransformer.data.tokenizer import UNK_ID
 from minitransformer.errors import escape_controls, printable_word
-from minitransformer.explain.attention_maps import attention_views
+from minitransformer.explain.attention_maps import attention_views, views_by_words
+from minitransformer.explain.interventions import log_probabilities
 from minitransformer.explain.narration import (
     MOST_WORDS,
     REST,
@@ -23,8 +24,6 @@ from minitransformer.explain.narration import (
     source_block,
     word_blocks,
 )
-from minitransformer.explain.occlusion import log_probabilities
-from minitransformer.explain.subwords import views_by_words
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 
 WIDTH = 80
@@ -96,7 +95,7 @@ class View:
                 labels = [f"{fed} → {new}" for fed, new in zip(labels, view.produced, strict=True)]
             for head, weights in enumerate(view.weights.tolist()):
                 of = f", head {head} of {len(view.weights)}" if len(view.weights) > 1 else ""
-                yield self.bold(f"{view.look}{of}") + self.dim(f"  [{view.name}]")
+                yield self.bold(f"{view.kind}{of}") + self.dim(f"  [{view.name}]")
                 if len(view.keys) > MOST_WORDS:
                     for place, row in enumerate(weights):
                         told = self.top(row, view.keys, view.allowed[place].tolist())

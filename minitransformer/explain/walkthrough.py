@@ -9,8 +9,13 @@ from torch import Tensor
 
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
 from minitransformer.errors import DataError
-from minitransformer.explain.interventions import NOTHING, Experiment, changed_model
-from minitransformer.explain.occlusion import changes_without, device_of
+from minitransformer.explain.interventions import (
+    NOTHING,
+    Experiment,
+    changed_model,
+    changes_without,
+    device_of,
+)
 from minitransformer.explain.stages import AttentionStage, HeadStage, Labels, Stage, stages_of
 from minitransformer.model.base import EncoderDecoder, Memory
 from minitransformer.model.trace import record

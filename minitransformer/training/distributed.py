@@ -16,7 +16,10 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from minitransformer.data.batching import Batch
+from minitransformer.data.tokenizer import EOS_ID, PAD_ID
 from minitransformer.errors import ProcessError, UsageError, UserError
+from minitransformer.model.loss import TrainingLoss
 from minitransformer.training.launcher import GRACE, Workers, launched_processes
 
 LOADING_TIMEOUT = timedelta(days=1)  # others wait while rank 0 reads a corpus of any size
@@ -43,16 +46,24 @@ class Ranks:
         if self.world_size > 1:
             _set_pg_timeout(timedelta(seconds=seconds))
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def wrap(self, training_loss: TrainingLoss) -> nn.Module:
         """Return a module that starts with rank 0's weights and averages gradients over ranks."""
         if self.world_size == 1:
-            return module
+            return training_loss
         with warnings.catch_warnings():
             # The newer name of `broadcast_buffers` is unknown to some versions that work as well.
             warnings.simplefilter("ignore", FutureWarning)
-            return DistributedDataParallel(
-                module, broadcast_buffers=False, gradient_as_bucket_view=True
+            wrapped = DistributedDataParallel(
+                training_loss, broadcast_buffers=False, gradient_as_bucket_view=True
             )
+        # It reorders the gradients after its first backward pass. Sums over three and more ranks
+        # depend on that order, and a resumed run must not differ from an uninterrupted one: the
+        # first pass is one without labels.
+        id, no_label = torch.tensor([[EOS_ID]]), torch.tensor([[PAD_ID]])
+        batch = Batch(id, id, no_label).to(next(training_loss.parameters()).device)
+        wrapped(*batch).objective.backward()
+        wrapped.zero_grad()
+        return wrapped
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Accumulate gradients on this rank, without averaging them over ranks yet."""
@@ -126,7 +137,15 @@ def to_tensor(content: bytes, length: int) -> Tensor:
     return torch.frombuffer(padded, dtype=torch.uint8) if padded else torch.empty(0).byte()
 
 
-def own_device(device: torch.device, processes: int) -> torch.device:
+def set_threads(threads: int, world_size: int) -> None:
+    """Use this many threads; 0 leaves it to torch, or divides the cores among several processes."""
+    if threads:
+        torch.set_num_threads(threads)
+    elif world_size > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
+
+
+def local_device(device: torch.device, processes: int) -> torch.device:
     """Return the GPU of this process, where several processes share a machine's GPUs."""
     if processes > 1 and device.type == "mps":
         raise UsageError("device mps: several processes need --device cpu or cuda")

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from minitransformer.checkpoint import TrainerState, model_tensors, tensor_bytes
 from minitransformer.config import Mistake, build_section
 from minitransformer.data.batching import Batch, fold_in, make_batch
-from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import EncodedPair, EncodedSplit
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import CheckpointError, DivergedError, escape_controls
@@ -42,8 +41,13 @@ from minitransformer.storage import (
 if TYPE_CHECKING:
     from minitransformer.training.trainer import Trainer
 
-FOLDER, BATCH, WEIGHTS = "diverged", "batch.json", "model.safetensors"
+DIVERGED_FOLDER, BATCH_FILE, WEIGHTS_FILE = "diverged", "batch.json", "model.safetensors"
 MAX_EXAMPLES, MAX_CHARACTERS = 3, 120  # of the pairs in an error message
+
+NUM_GAIN_PAIRS = 64  # with which the dependence on the source is measured
+MIN_GAIN = 0.05  # nats per token; below, the output does not depend on the source
+LOST_FRACTION = 0.1  # of a run's highest gain; below, the dependence is lost
+MIN_STEPS = 100  # before, a model may not have learned yet to use the source
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -95,21 +99,21 @@ def nonfinite_gradient_error(
     trainer: "Trainer", batches: list[Batch], step: int, rate: float, loss: Sum, norm: float
 ) -> DivergedError:
     """Locate and save what made a step's gradient NaN or Inf; each rank searches its batches."""
-    ranks, seed = trainer.ranks, trainer.config.training.seed
+    ranks, training = trainer.ranks, trainer.config.training
     trainer.model.zero_grad()
-    training_loss = TrainingLoss(trainer.model, trainer.config.training)
+    training_loss = TrainingLoss(trainer.model, training)
     trainer.stream.move_to(epoch=trainer.state.epoch, index=trainer.state.batch_index)
     found = b""
     for number, batch in enumerate(batches):
         indices = trainer.stream.next_indices()[ranks.rank :: ranks.world_size].tolist()
-        batch_seed = fold_in(seed, step, ranks.rank << 32 | number)
+        seed = fold_in(training.seed, step, ranks.rank << 32 | number)
         scale = ranks.world_size / loss.count
-        nonfinite = locate_nonfinite(training_loss, batch, seed=batch_seed, scale=scale)
-        if nonfinite and indices and not found:
-            report = report_of(
-                trainer, nonfinite, "train", indices, step=step, seed=batch_seed, scale=scale
-            )
+        nonfinite = locate_nonfinite(training_loss, batch, seed=seed, scale=scale)
+        if nonfinite and indices:
+            report = NonFiniteReport(step=step, seed=seed, scale=scale)
+            report = complete_report(report, trainer, nonfinite, "train", indices)
             found = json.dumps(dataclasses.asdict(report)).encode()
+            break
     reports = [each for each in ranks.gather(found) if each]
     report = NonFiniteReport(step=step)
     if reports:
@@ -120,8 +124,8 @@ def nonfinite_gradient_error(
 
 def nonfinite_loss_error(trainer: "Trainer", name: str, evaluation: Evaluation) -> DivergedError:
     """Locate and save what made a split's loss NaN or Inf."""
-    encoded, step = trainer.encoded[name][: len(trainer.texts[name])], trainer.state.step
-    report = NonFiniteReport(step=step)
+    encoded = trainer.encoded[name][: len(trainer.texts[name])]
+    report = NonFiniteReport(step=trainer.state.step, is_training=False)
     training_loss = TrainingLoss(trainer.model, trainer.config.training)
     for indices in batches_by_length(encoded, trainer.config.evaluation.batch_size):
         batch = make_batch([encoded[index] for index in indices], trainer.tokenizer.start_id)
@@ -131,43 +135,37 @@ def nonfinite_loss_error(trainer: "Trainer", name: str, evaluation: Evaluation) 
                 continue
             nonfinite = locate_nonfinite(training_loss, batch, seed=0, scale=1.0)
         if nonfinite:
-            report = report_of(trainer, nonfinite, name, indices, step=step, is_training=False)
+            report = complete_report(report, trainer, nonfinite, name, indices)
             break
-    what = f"the {name} loss after step {step} is {evaluation.loss.mean}"
+    what = f"the {name} loss after step {trainer.state.step} is {evaluation.loss.mean}"
     return nonfinite_error(trainer, report, what)
 
 
-def report_of(
-    trainer: "Trainer", nonfinite: NonFinite, split: str, indices: list[int], **values: Any
+def complete_report(
+    report: NonFiniteReport, trainer: "Trainer", nonfinite: NonFinite, name: str, indices: list[int]
 ) -> NonFiniteReport:
-    """Describe the batch of these pairs; `values` are further fields of the report."""
-    pairs = [trainer.encoded[split][index] for index in indices]
-    bad_indices = [indices[row] for row in nonfinite.rows]
-    return NonFiniteReport(
-        start_id=trainer.tokenizer.start_id,
-        part=nonfinite.part,
-        rows=tuple(nonfinite.rows),
-        examples=examples(trainer.corpus.splits[split], bad_indices),
-        sources=tuple(tuple(pair.source) for pair in pairs),
-        targets=tuple(tuple(pair.target) for pair in pairs),
-        **values,
-    )
-
-
-def examples(split: Split, indices: list[int]) -> tuple[str, ...]:
-    """Return the text of the first few of these pairs, each with its line number."""
-    found = []
-    for index in sorted(indices)[:MAX_EXAMPLES]:
+    """Add the batch, which has these pairs of a split, and the text of the pairs that failed."""
+    pairs, split = [trainer.encoded[name][index] for index in indices], trainer.corpus.splits[name]
+    examples = []
+    for index in sorted(indices[row] for row in nonfinite.rows)[:MAX_EXAMPLES]:
         number, pair = next(islice(split.numbered(), index, None))
         text = escape_controls(" → ".join(pair))
         text = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
-        found.append(f"{split.report.unit} {number} of {split.source.name}: {text}")
-    return tuple(found)
+        examples.append(f"{split.report.unit} {number} of {split.source.name}: {text}")
+    return dataclasses.replace(
+        report,
+        start_id=trainer.tokenizer.start_id,
+        part=nonfinite.part,
+        rows=tuple(nonfinite.rows),
+        examples=tuple(examples),
+        sources=tuple(tuple(pair.source) for pair in pairs),
+        targets=tuple(tuple(pair.target) for pair in pairs),
+    )
 
 
 def nonfinite_error(trainer: "Trainer", report: NonFiniteReport, what: str) -> DivergedError:
     """Save a report and the weights in the run folder; return the error that describes them."""
-    folder = trainer.run_folder.path / FOLDER / f"step-{report.step:06d}"
+    folder = trainer.run_folder.path / DIVERGED_FOLDER / f"step-{report.step:06d}"
     inspect = ""
     if report.sources:
         inspect = f"; to inspect it: python -m minitransformer.doctor --replay {folder}"
@@ -175,7 +173,7 @@ def nonfinite_error(trainer: "Trainer", report: NonFiniteReport, what: str) -> D
         batch = json_with_checksum(dataclasses.asdict(report))
         try:
             if trainer.ranks.is_first:
-                replace_folder(folder, {WEIGHTS: weights, BATCH: batch})
+                replace_folder(folder, {WEIGHTS_FILE: weights, BATCH_FILE: batch})
         except OSError as error:  # the divergence is to be reported in any case
             inspect = f" (its batch could not be saved: {error.strerror})"
     saved, again = "There is no checkpoint yet", ""
@@ -189,7 +187,7 @@ def nonfinite_error(trainer: "Trainer", report: NonFiniteReport, what: str) -> D
 
 def read_nonfinite_report(folder: Path) -> NonFiniteReport:
     """Read the report that `nonfinite_error` saved."""
-    path = folder / BATCH
+    path = folder / BATCH_FILE
     data = read_json_with_checksum(read_own_file(path, MAX_JSON_BYTES), str(path))
     return parse_report(data, str(path))
 
@@ -210,8 +208,13 @@ def locate_nonfinite(
 ) -> NonFinite | None:
     """Compute a batch as training did, with the same random numbers, and check every tensor.
 
-    `scale` is the factor of its summed loss.
+    In order: weights, tensors of the forward pass, loss, gradients. `scale` is the factor of the
+    summed loss.
     """
+    model, every_row = training_loss.model, list(range(len(batch.source)))
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            return NonFinite(f"the weights {name}", every_row, [])
 
     def loss_of(rows: list[int]) -> Tensor:
         """Mask the labels of all other rows: dropout stays the same for these sentences."""
@@ -223,26 +226,10 @@ def locate_nonfinite(
         loss: Tensor = result.objective * scale
         return loss
 
-    model, every_row = training_loss.model, list(range(len(batch.source)))
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-
-    def bad_gradient(rows: list[int]) -> str:
-        """Return the parameter nearest to the loss whose gradient is not finite, or nothing."""
-        gradients = torch.autograd.grad(loss_of(rows), list(trained.values()), allow_unused=True)
-        bad = [
-            name
-            for name, each in zip(trained, gradients, strict=True)
-            if each is not None and not each.isfinite().all()
-        ]
-        return bad[-1] if bad else ""
-
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            return NonFinite(f"the weights {name}", every_row, [])
+    maxima = []
     with torch.no_grad():
         with record(model) as tensors:
             loss = loss_of(every_row)
-        maxima = []
         values = {name: each for name, each in tensors.items() if each.is_floating_point()}
         for name, tensor in values.items():
             if not tensor.isfinite().all():
@@ -253,6 +240,17 @@ def locate_nonfinite(
         if not loss.isfinite():
             rows = bisect_rows(every_row, lambda part: not loss_of(part).isfinite())
             return NonFinite("the logits of head", rows, maxima)
+
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+
+    def bad_gradient(rows: list[int]) -> str:
+        """Return the parameter nearest to the loss whose gradient is not finite, or nothing."""
+        gradients = torch.autograd.grad(loss_of(rows), list(trained.values()), allow_unused=True)
+        for name, gradient in reversed(list(zip(trained, gradients, strict=True))):
+            if gradient is not None and not gradient.isfinite().all():
+                return name
+        return ""
+
     if bad_gradient(every_row):
         rows = bisect_rows(every_row, lambda part: bool(bad_gradient(part)))
         return NonFinite(f"the gradient of {bad_gradient(rows)}", rows, maxima)
@@ -298,14 +296,8 @@ def bisect_rows(rows: list[int], is_bad: Callable[[list[int]], bool]) -> list[in
     return rows
 
 
-NUM_PAIRS = 64
-MIN_GAIN = 0.05  # nats per token; below, the source makes no difference
-LOST_FRACTION = 0.1  # of the highest gain of a run; below, the source has lost its influence
-MIN_STEPS = 100  # before, a model may still have to find out what the source is for
-
-
 class SourceDependence:
-    """Warn once when the output does not depend on the source, or no longer does."""
+    """Warn once if the output does not depend on the source, or no longer does."""
 
     def __init__(
         self, model: EncoderDecoder, splits: dict[str, EncodedSplit], start_id: int
@@ -316,39 +308,40 @@ class SourceDependence:
         self.has_warned = False
 
     def warning(self, state: TrainerState, steps: int) -> str:
-        """Return a warning or nothing; the state keeps the highest gain of the run."""
+        """Return a warning or nothing; update the highest gain of the run in its state."""
         gain = source_gain(self.model, self.pairs, self.start_id)
         if gain is None or not math.isfinite(gain):
             return ""
         highest = state.most_source_gain
         state.most_source_gain = max(highest, gain)
-        is_lost = gain < MIN_GAIN and highest > MIN_GAIN / LOST_FRACTION
-        is_still_low = gain < MIN_GAIN and state.step >= max(MIN_STEPS, steps / 2)
-        if self.has_warned or not (is_lost or is_still_low):
+        if self.has_warned or gain >= MIN_GAIN:
             return ""
-        self.has_warned = True
         higher = "no higher" if gain <= 0 else f"only {gain:.3f} higher"
         measured = f"with another sentence's source, the loss is {higher}"
-        if is_lost:
+        if highest > MIN_GAIN / LOST_FRACTION:
+            self.has_warned = True
             return (
                 f"after step {state.step} translations no longer depend on the source: {measured} "
                 f"(it was {highest:.3f}); a lower training.learning_rate may prevent that"
             )
-        return (
-            f"after step {state.step} the source does not help to translate: {measured}; "
-            "is each source paired with its own translation?"
-        )
+        if state.step >= max(MIN_STEPS, steps / 2):
+            self.has_warned = True
+            return (
+                f"after step {state.step} the source does not help to translate: {measured}; "
+                "is each source paired with its own translation?"
+            )
+        return ""
 
 
 def source_gain(model: EncoderDecoder, encoded: EncodedSplit, start_id: int) -> float | None:
     """Return how much another sentence's source raises the loss per token; None: too few pairs."""
     by_source: dict[tuple[int, ...], EncodedPair] = {}
-    for pair in encoded[:NUM_PAIRS]:
+    for pair in encoded[:NUM_GAIN_PAIRS]:
         by_source.setdefault(tuple(pair.source), pair)
     if len(by_source) < 2:
         return None
     pairs = sorted(by_source.values(), key=lambda pair: len(pair.source))
     batch = make_batch(pairs, start_id).to(model.head.weight.device)
-    right, _ = teacher_forced(model, batch)
-    wrong, _ = teacher_forced(model, batch._replace(source=batch.source.roll(1, dims=0)))
-    return (wrong - right) / batch.num_target_tokens
+    own, _ = teacher_forced(model, batch)
+    others, _ = teacher_forced(model, batch._replace(source=batch.source.roll(1, dims=0)))
+    return (others - own) / batch.num_target_tokens

@@ -3,14 +3,21 @@
 import base64
 import json
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from minitransformer import __version__
-from minitransformer.checkpoint import TrainerState, load_weights, refuse_other_settings
-from minitransformer.config import changed_keys, config_to_yaml
+from minitransformer.checkpoint import (
+    TrainerState,
+    copy_into,
+    model_tensors,
+    read_tensors,
+    refuse_other_settings,
+)
+from minitransformer.config import changed_keys, config_from_data
 from minitransformer.data.dataset import Dataset, prepare_dataset
-from minitransformer.errors import CheckpointError, ConfigError, DataError
+from minitransformer.data.tokenizer import PairTokenizer
+from minitransformer.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
@@ -35,6 +42,7 @@ RESUMABLE_KEYS = {
     "logging.every",
     "logging.examples",
 }
+WEIGHTS = Path(__file__).parent / "weights"  # of sheets; `worked NAME --weights` writes them
 DATA_SECTIONS = ("data.", "filters.")  # may change, too, as long as the pairs stay the same
 
 
@@ -61,8 +69,8 @@ def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
     resumes = run.has_started and not fresh
     changes = changed_settings(run, config) if resumes else {}
     dataset = reload_data(run, config) if resumes else prepare_dataset(config)
-    if run.lock and run.lock.complaint:
-        dataset.notes.append(run.lock.complaint)
+    if run.lock and run.lock.warning:
+        dataset.notes.append(run.lock.warning)
     if "valid" not in dataset.corpus.splits and config.evaluation.best_metric != "none":
         raise DataError(
             f"evaluation.best_metric: {dataset.corpus.name} has no held-out pairs to measure it "
@@ -73,12 +81,12 @@ def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
 
 def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
     """Return the settings that changed since a run began; refuse those that must not."""
-    began_with = run.load_config()
+    own_config = run.load_config()
     step, content = run.newest_content()
-    refuse_other_settings(content["settings"], step, began_with, run.path)
+    refuse_other_settings(content["settings"], step, own_config, run.path)
     changes = {
         key: f"{key}: {old}, now {new}"
-        for key, (old, new) in changed_keys(began_with, config).items()
+        for key, (old, new) in changed_keys(own_config, config).items()
     }
     refused = [
         change
@@ -118,7 +126,7 @@ def to_broadcast(setup: RunSetup, config: Config) -> bytes:
     return json.dumps(
         {
             "version": __version__,
-            "config": config_to_yaml(config),
+            "config": asdict(config),
             "tokenizer": {name: base64.b85encode(files[name]).decode() for name in files},
             "fingerprint": setup.dataset.fingerprint,
             "resumes": setup.resumes,
@@ -134,20 +142,17 @@ def from_broadcast(message: bytes, config: Config) -> RunSetup:
             "all processes of a run must have the same version of minitransformer, "
             f"not {first['version']} and {__version__}"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunFolder(Path(folder))
-        (run.path / "config.yaml").write_text(first["config"], encoding="utf-8")
-        (run.path / "tokenizer").mkdir()
-        for name, content in first["tokenizer"].items():
-            (run.path / "tokenizer" / name).write_bytes(base64.b85decode(content))
-        changed = changed_keys(run.load_config(), config)
-        tokenizer = run.load_tokenizer(config)
+    changed = changed_keys(config_from_data(first["config"], "rank 0"), config)
     changed.pop("data.cache", None)  # each machine may have its own
     if changed:
         differences = (f"{key}: {one} and {other}" for key, (one, other) in changed.items())
         raise ConfigError(
             f"the processes of this run have different settings ({'; '.join(differences)})"
         )
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in first["tokenizer"].items():
+            (Path(folder) / name).write_bytes(base64.b85decode(content))
+        tokenizer = PairTokenizer.from_folder(Path(folder), config)
     dataset = prepare_dataset(config, tokenizer)
     if dataset.fingerprint != first["fingerprint"]:
         raise DataError(f"the processes of this run read different pairs as {dataset.corpus.name}")
@@ -171,10 +176,9 @@ def load_training_state(
         )
         raise CheckpointError(
             f"{run.path} was begun with other sentence pairs than {setup.dataset.corpus.name} has "
-            f"now{f' ({why})' if why else ''}; use --fresh to start over, or "
-            "another --run"
+            f"now{f' ({why})' if why else ''}; use --fresh to start over, or another --run"
         )
-    load_weights(model, checkpoint.model, str(checkpoint.path))
+    copy_into(model_tensors(model), checkpoint.model, str(checkpoint.path))
     try:
         optimizer.load(checkpoint.optimizer)
     except CheckpointError as error:
@@ -182,3 +186,15 @@ def load_training_state(
     if not damages and not setup.changes:
         run.prune_checkpoints(state, config)
     return state, [f"{damage}; went back to {checkpoint.path.name}" for damage in damages]
+
+
+def load_initial_weights(model: EncoderDecoder, name: str) -> None:
+    """Load the weights that `training.init_from` names: a file, or one that ships."""
+    shipped = {path.stem: path for path in WEIGHTS.glob("*.safetensors")}
+    path = shipped[name] if name in shipped and not Path(name).is_file() else Path(name)
+    if not path.exists():
+        raise ConfigError(
+            f"training.init_from: there is no file '{name}'{did_you_mean(name, shipped)}; "
+            f"weights that ship: {', '.join(sorted(shipped))}"
+        )
+    copy_into(model_tensors(model), read_tensors(path.resolve()), name, partial=True)

@@ -1,30 +1,21 @@
-"""The training loop: fit -> step -> evaluate -> save, resumed from a run folder's checkpoint."""
+"""The training loop: Trainer.fit() takes steps, evaluates and saves; Callbacks watch it."""
 
 import json
 import math
 import os
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from pathlib import Path
 
 import torch
-from torch import nn
+from safetensors.torch import load as tensors_from_bytes
 
-from minitransformer.checkpoint import (
-    TrainerState,
-    bytes_to_tensors,
-    copy_into,
-    find_nonfinite,
-    model_tensors,
-    read_tensors,
-    tensor_bytes,
-)
-from minitransformer.data.batching import Batch, BatchStream, fold_in
-from minitransformer.data.dataset import Dataset
-from minitransformer.data.tokenizer import EOS_ID, PAD_ID
-from minitransformer.errors import ConfigError, DataError, DivergedError, did_you_mean
+from minitransformer.checkpoint import TrainerState, find_nonfinite, model_tensors, tensor_bytes
+from minitransformer.data.batching import BatchStream, fold_in
+from minitransformer.data.tokenizer import PAD_ID
+from minitransformer.errors import DataError, DivergedError
 from minitransformer.evaluation import (
     BatchResult,
     Evaluation,
@@ -33,12 +24,11 @@ from minitransformer.evaluation import (
     summarize,
 )
 from minitransformer.metrics import Sum
-from minitransformer.model.base import build_model
+from minitransformer.model.base import build_model, choose_device
 from minitransformer.model.loss import HeadLoss, TrainingLoss
 from minitransformer.run import RunFolder, append_rows, truncate_rows
 from minitransformer.settings import Config
-from minitransformer.training.callbacks import Callback, StepMetrics
-from minitransformer.training.distributed import Ranks
+from minitransformer.training.distributed import Ranks, set_threads
 from minitransformer.training.divergence import (
     SourceDependence,
     nonfinite_gradient_error,
@@ -46,10 +36,47 @@ from minitransformer.training.divergence import (
 )
 from minitransformer.training.launcher import StopSignals
 from minitransformer.training.optimizer import AdamW, freeze_all_but, learning_rate
-from minitransformer.training.resume import RunSetup, load_training_state, setup_run
+from minitransformer.training.resume import (
+    RunSetup,
+    load_initial_weights,
+    load_training_state,
+    setup_run,
+)
 
-WEIGHTS = Path(__file__).parent / "weights"  # of sheets; `worked NAME --weights` writes them
 INITIALIZATION = 2**62  # in place of a step number, so that no step has the same seed
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """The loss, accuracy, gradient norm and time of one optimizer step."""
+
+    loss: Sum  # over the target tokens of all ranks, without label smoothing
+    accuracy: Sum
+    learning_rate: float
+    gradient_norm: float  # before clipping
+    seconds: float
+
+
+class Callback:
+    """What a trainer calls at each stage of a run; the methods of this base class do nothing."""
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """Called when everything is loaded, before the first step."""
+
+    def on_step(self, trainer: "Trainer", metrics: StepMetrics) -> None:
+        """Called after each optimizer step."""
+
+    def on_evaluation(self, trainer: "Trainer", evaluations: dict[str, Evaluation]) -> None:
+        """Called on rank 0 when the splits have been scored."""
+
+    def on_warning(self, trainer: "Trainer", warning: str) -> None:
+        """Called on rank 0 when training continues, but the user should know something."""
+
+    def on_save(self, trainer: "Trainer") -> None:
+        """Called on rank 0 before a checkpoint is written, to update `trainer.state`."""
+
+    def on_end(self, trainer: "Trainer", exit_code: int) -> None:
+        """Called when the run is finished (0), or was stopped by a signal and saved."""
 
 
 class Trainer:
@@ -62,52 +89,62 @@ class Trainer:
         self,
         config: Config,
         run: RunFolder,
-        device: torch.device,
-        callbacks: list[Callback],
+        device: torch.device | None = None,
+        callbacks: Iterable[Callback] = (),
         *,
         fresh: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         self.config = config
         self.run_folder = run
-        self.device = device
-        self.callbacks = callbacks
+        self.device = device or choose_device("auto")
+        self.callbacks = list(callbacks)
         self.ranks = ranks or Ranks()
-        set_threads(config.training.threads, self.ranks.world_size)
+        training = config.training
+        set_threads(training.threads, self.ranks.world_size)
+
         setup = setup_run(config, run, self.ranks, fresh=fresh)
         self.has_other_settings = bool(setup.changes)  # than when the run began
         self.notes = self.first_notes(setup)
-        self.load_data(setup.dataset)
+        self.corpus, self.tokenizer = setup.dataset.corpus, setup.dataset.tokenizer
+        self.encoded = setup.dataset.encoded
+        # The texts that are evaluated stay in memory; the others do not.
+        self.texts = {"train": self.corpus.train.first(config.evaluation.train_pairs)}
+        if "valid" in self.corpus.splits:
+            self.texts["valid"] = list(self.corpus.splits["valid"])
+        self.stream = BatchStream(
+            self.encoded["train"], batch_tokens=training.batch_tokens, seed=training.seed,
+            start_id=self.tokenizer.start_id, rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+        )  # fmt: skip
+
         self.state = TrainerState(data_fingerprint=setup.dataset.fingerprint)
-        torch.manual_seed(fold_in(config.training.seed, INITIALIZATION))
+        torch.manual_seed(fold_in(training.seed, INITIALIZATION))
         vocab_sizes = len(self.tokenizer.source), len(self.tokenizer.target)
-        self.model = build_model(config.model, *vocab_sizes, PAD_ID).to(device)
+        self.model = build_model(config.model, *vocab_sizes, PAD_ID).to(self.device)
         with self.ranks.propagate_errors():
-            if not setup.resumes:
-                self.load_initial_weights()
-            freeze_all_but(self.model, config.training.trainable)
-            self.optimizer = AdamW(self.model, config.training)
+            if training.init_from and not setup.resumes and self.ranks.is_first:
+                load_initial_weights(self.model, training.init_from)
+            freeze_all_but(self.model, training.trainable)
+            self.optimizer = AdamW(self.model, training)
             if self.ranks.is_first:
                 self.open_run(setup, fresh=fresh)
         if setup.resumes:
             self.broadcast_checkpoint()
-        self.training_loss = self.ranks.wrap(TrainingLoss(self.model, config.training))
-        if self.ranks.world_size > 1:
-            warm_up_ddp(self.training_loss, device)
-        self.source_dependence = SourceDependence(self.model, self.encoded, self.tokenizer.start_id)
         self.saved_step = self.state.step
+        self.training_loss = self.ranks.wrap(TrainingLoss(self.model, training))
+        self.source_dependence = SourceDependence(self.model, self.encoded, self.tokenizer.start_id)
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
     def fit(self) -> int:
         """Train to the last step, or until a signal; return the exit code."""
-        with self.run_folder.require_space(0, "what a run writes"), StopSignals() as stop:
+        with self.run_folder.require_space("what a run writes"), StopSignals() as stop:
             for callback in self.callbacks:
                 callback.on_start(self)
             self.ranks.set_timeout(self.config.training.step_timeout)
             if self.state.step == 0:
                 self.evaluate()
-            exit_code = self.ranks.all_reduce_max(stop.exit_code)
-            while not self.is_finished and not exit_code:
+            while not self.is_finished and not self.ranks.all_reduce_max(stop.exit_code):
                 metrics = self.step()
                 for callback in self.callbacks:
                     callback.on_step(self, metrics)
@@ -116,7 +153,6 @@ class Trainer:
                     self.evaluate()
                 if is_due or self.state.step % self.config.training.save_every == 0:
                     self.save()
-                exit_code = self.ranks.all_reduce_max(stop.exit_code)
             if self.state.step > self.saved_step:  # a signal came between two saves
                 self.save()
             exit_code = self.ranks.all_reduce_max(stop.exit_code)
@@ -126,7 +162,7 @@ class Trainer:
 
     def step(self) -> StepMetrics:
         """Take one optimizer step: loss and gradient of each batch, clip the norm, AdamW."""
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         training, ranks, step = self.config.training, self.ranks, self.state.step + 1
         rate = learning_rate(step, training)
         batches = [
@@ -153,7 +189,7 @@ class Trainer:
         if not norm.isfinite():  # the weights are unchanged
             raise nonfinite_gradient_error(self, batches, step, rate, loss, float(norm))
         self.optimizer.step(rate)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         self.state.step = step
         self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
         self.state.seconds += seconds
@@ -163,9 +199,9 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Score the training and validation pairs on all ranks; rank 0 logs the scores."""
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         evaluations = self.evaluate_splits()
-        self.state.seconds += time.perf_counter() - began
+        self.state.seconds += time.perf_counter() - start_time
         if self.ranks.is_first:
             self.log_evaluation(evaluations)
         self.broadcast_state()
@@ -202,25 +238,22 @@ class Trainer:
         for name, pairs in self.texts.items():
             if not pairs:
                 continue
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             ids = self.encoded[name][: len(pairs)]
             # The batches are those of a single process, and so are the numbers, bit for bit.
             batches = batches_by_length(ids, config.evaluation.batch_size)
-            own = batches[ranks.rank :: ranks.world_size]
             results = score_batches(
-                self.model, ids, own, self.tokenizer.start_id, config.model.max_length,
-                is_capped=True,
+                self.model, ids, batches[ranks.rank :: ranks.world_size], self.tokenizer.start_id,
+                config.model.max_length, is_capped=True,
             )  # fmt: skip
             if ranks.world_size > 1:
-                by_rank = [json.loads(each) for each in ranks.gather(json.dumps(results).encode())]
-                results = [  # in the order of the batches; the last ranks may have one less
-                    BatchResult(*result)
-                    for turn in zip_longest(*by_rank)
-                    for result in turn
-                    if result is not None
-                ]
+                by_rank = map(json.loads, ranks.gather(json.dumps(results).encode()))
+                turns = zip_longest(*by_rank)  # batch by batch; the last ranks may have one less
+                results = [BatchResult(*each) for turn in turns for each in turn if each]
             if ranks.is_first:
-                evaluations[name] = summarize(pairs, ids, results, self.tokenizer, config, began)
+                evaluations[name] = summarize(
+                    pairs, ids, results, self.tokenizer, config, start_time
+                )
         return evaluations
 
     def log_evaluation(self, evaluations: dict[str, Evaluation]) -> None:
@@ -266,37 +299,18 @@ class Trainer:
         else:
             state.evaluations_since_best += 1
 
-    def load_data(self, dataset: Dataset) -> None:
-        """Take the corpus and tokenizer, and open the stream of this rank's batches."""
-        self.corpus, self.tokenizer = dataset.corpus, dataset.tokenizer
-        self.encoded = dataset.encoded
-        self.example = self.corpus.train.first(1)[0].source
-        # The texts that are evaluated stay in memory; the others do not.
-        self.texts = {"train": self.corpus.train.first(self.config.evaluation.train_pairs)}
-        if "valid" in self.corpus.splits:
-            self.texts["valid"] = list(self.corpus.splits["valid"])
-        self.stream = BatchStream(
-            self.encoded["train"],
-            batch_tokens=self.config.training.batch_tokens,
-            seed=self.config.training.seed,
-            start_id=self.tokenizer.start_id,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-        )
-
-    def load_initial_weights(self) -> None:
-        """Load the weights of `training.init_from`; `Ranks.wrap` sends them to the other ranks."""
-        name = self.config.training.init_from
-        if not name or not self.ranks.is_first:
-            return
-        shipped = {path.stem: path for path in WEIGHTS.glob("*.safetensors")}
-        path = shipped[name] if name in shipped and not Path(name).is_file() else Path(name)
-        if not path.exists():
-            raise ConfigError(
-                f"training.init_from: there is no file '{name}'{did_you_mean(name, shipped)}; "
-                f"weights that ship: {', '.join(sorted(shipped))}"
-            )
-        copy_into(model_tensors(self.model), read_tensors(path.resolve()), name)
+    def first_notes(self, setup: RunSetup) -> list[str]:
+        """Return what the user should know before the first step."""
+        notes = [*setup.dataset.notes]
+        if setup.changes:
+            changes = "; ".join(setup.changes.values())
+            notes.insert(0, f"changed since the run began: {changes}")
+        if not setup.resumes:
+            notes += setup.dataset.tokenizer.size_notes(self.config)
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks.world_size))
+        if local > (cores := os.cpu_count() or 1) and self.device.type == "cpu":
+            notes.append(f"{local} processes share {cores} cores")
+        return notes
 
     def open_run(self, setup: RunSetup, *, fresh: bool) -> None:
         """Load the newest whole checkpoint or create the run folder; refuse a full disk."""
@@ -311,19 +325,23 @@ class Trainer:
                 self.run_folder.save_config(self.config)
         if self.is_finished:
             return
-        # A full disk is reported now, not after an hour of training.
-        with self.run_folder.require_space(self.optimizer.bytes_to_save(), "a checkpoint"):
+        # A full disk is reported now, not after an hour of training. Of each trained parameter,
+        # a checkpoint holds AdamW's two moments, too.
+        needed = sum(
+            each.nbytes * (3 if each.requires_grad else 1) for each in self.model.parameters()
+        )
+        with self.run_folder.require_space("a checkpoint", needed):
             if fresh and (aside := self.run_folder.move_aside()):
                 self.notes.append(f"moved the old run to {aside}")
             if not setup.resumes:
                 self.run_folder.create(self.config, self.tokenizer)
 
     def broadcast_checkpoint(self) -> None:
-        """Continue on every rank from what rank 0 has loaded; `Ranks.wrap` sends the weights."""
+        """Continue on every rank from the state and the batch that rank 0 has loaded."""
         self.broadcast_state()
         if self.ranks.world_size > 1:
             optimizer_state = self.ranks.broadcast(tensor_bytes(self.optimizer.state))
-            self.optimizer.load(bytes_to_tensors(optimizer_state))
+            self.optimizer.load(tensors_from_bytes(optimizer_state))
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
 
     def broadcast_state(self) -> None:
@@ -331,36 +349,3 @@ class Trainer:
         if self.ranks.world_size > 1:
             state = self.ranks.broadcast(json.dumps(asdict(self.state)).encode())
             self.state = TrainerState(**json.loads(state))
-
-    def first_notes(self, setup: RunSetup) -> list[str]:
-        """Return what the user should know before the first step."""
-        notes = [*setup.dataset.notes]
-        if setup.changes:
-            changes = "; ".join(setup.changes.values())
-            notes.insert(0, f"changed since the run began: {changes}")
-        if not setup.resumes:
-            notes += setup.dataset.tokenizer.size_notes(self.config)
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks.world_size))
-        if local > (cores := os.cpu_count() or 1) and self.device.type == "cpu":
-            notes.append(f"{local} processes share {cores} cores")
-        return notes
-
-
-def set_threads(threads: int, world_size: int) -> None:
-    """Use this many threads; 0 leaves it to torch, or divides the cores among several processes."""
-    if threads:
-        torch.set_num_threads(threads)
-    elif world_size > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
-
-
-def warm_up_ddp(training_loss: nn.Module, device: torch.device) -> None:
-    """Run `DistributedDataParallel` once, on a batch without labels.
-
-    It reorders the gradients after its first backward pass. Sums over three and more ranks depend
-    on that order, and a resumed run must not differ from an uninterrupted one.
-    """
-    id, no_label = torch.tensor([[EOS_ID]]), torch.tensor([[PAD_ID]])
-    result: HeadLoss = training_loss(*Batch(id, id, no_label).to(device))
-    result.objective.backward()  # type: ignore[no-untyped-call]
-    training_loss.zero_grad()
