@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from minitransformer import __version__
-from minitransformer.command_line import run_command, take_interrupts
+from minitransformer.command_line import raise_on_interrupt, run_command
 from minitransformer.config import find_config, load_config
 from minitransformer.settings import Config
 from minitransformer.training.launcher import Workers, is_worker, launch_workers, launched_processes
@@ -63,7 +63,7 @@ def train(
     from minitransformer.training.trainer import Callback, Trainer
 
     if not workers:  # inside a collective, Python would not notice Ctrl-C: it ends the process
-        take_interrupts()
+        raise_on_interrupt()
     run = RunFolder(run_path)
     if workers:
         workers.before_exit = run.release

@@ -18,9 +18,9 @@ from minitransformer.command_line import (
     add_weights_options,
     check_search_options,
     load_translator,
+    raise_on_interrupt,
     run_command,
     silence_stdout,
-    take_interrupts,
 )
 from minitransformer.errors import CheckpointError, UsageError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 FORMATS = (".html", ".json", ".md")  # of walk-throughs as files
-CONFLICTS = {
+CONFLICTS = {  # of options with others, and why
     "attention": (
         ("walkthrough", "tokens", "scores", "output", "beam"), "draws greedy translations"
     ),
@@ -49,11 +49,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="a file for the translations, one per line")
     parser.add_argument(
         "--scores", action="store_true",
-        help="add each token's probability and, without a beam, the next most probable tokens",
+        help="add each token's probability and, without --beam, the next most probable tokens",
     )  # fmt: skip
     parser.add_argument(
         "--n-best", type=int, metavar="N",
-        help="with --beam: the N best, each between the number of its sentence and its score",
+        help="with --beam: the N best, each as sentence number, translation and score",
     )  # fmt: skip
     parser.add_argument(
         "--tokens", action="store_true",
@@ -81,7 +81,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--merge-subwords", action="store_true",
         help="with --walkthrough or --attention: also show words, where tokens are subwords",
     )  # fmt: skip
-    add_weights_options(parser, all="for FILE.html")
+    add_weights_options(parser, all="each of them, with --walkthrough FILE.html")
     add_search_options(parser)
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     options = parser.parse_args([replace_invalid_bytes(argument) for argument in arguments])
@@ -95,7 +95,7 @@ def replace_invalid_bytes(argument: str) -> str:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse options that make no sense together, before torch is loaded."""
+    """Refuse options that do not go together, before torch is loaded."""
 
     def is_given(name: str) -> bool:
         value = getattr(options, name)
@@ -115,9 +115,9 @@ def check(options: argparse.Namespace) -> None:
                 raise UsageError(f"--{name} does not go with --{other}: it {reason}")
     check_search_options(options)
     if options.n_best is not None and not 1 <= options.n_best <= options.beam:
-        raise UsageError(f"--n-best {options.n_best}: from 1 to --beam, which is {options.beam}")
+        raise UsageError(f"--n-best {options.n_best}: must be from 1 to --beam ({options.beam})")
     if options.precision is not None and not 0 <= options.precision <= 9:
-        raise UsageError(f"--precision {options.precision}: from 0 to 9 digits")
+        raise UsageError(f"--precision {options.precision}: must be from 0 to 9")
     if (picture := options.attention) and picture.suffix.lower() not in (".png", ".svg"):
         raise UsageError(f"--attention {picture}: the file must end in .png or .svg")
     if picture and not picture.absolute().parent.is_dir():
@@ -136,7 +136,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def check_walkthrough_file(options: argparse.Namespace) -> None:
-    """Check the FILE of --walkthrough; without an ending of one, it is the first sentence."""
+    """Check the FILE of --walkthrough; a value without such an ending is the first sentence."""
     value, others = options.walkthrough or "", options.sentences or options.input
     if options.checkpoint == "all" and not value.endswith(".html"):
         raise UsageError("--checkpoint all goes with --walkthrough FILE.html")
@@ -153,6 +153,7 @@ def check_walkthrough_file(options: argparse.Namespace) -> None:
 
 
 def newest_run() -> Path:
+    """Return the run that was trained last, and print its name."""
     from minitransformer.run import runs_newest_first
 
     runs = runs_newest_first(RUNS)
@@ -190,8 +191,8 @@ def main(arguments: list[str]) -> int:
     if is_prompt and options.n_best:
         raise UsageError("--n-best is for lines of a file or a pipe, not for the prompt")
 
-    # torch takes seconds to load, so mistakes on the command line are found before; what explains
-    # a translation is loaded only where it is needed.
+    # Imported here: usage errors are found without torch, whose import takes seconds, and a plain
+    # translation without the packages that explain one.
     from minitransformer.translator import read_lines, translate_lines
 
     if is_prompt:
@@ -201,7 +202,7 @@ def main(arguments: list[str]) -> int:
     if options.tokens:
         from minitransformer.explain.token_view import token_lines
 
-    take_interrupts()
+    raise_on_interrupt()
     run = options.run or newest_run()
     translators = load_translators(run, options)
     translator = list(translators.values())[-1]
@@ -218,7 +219,7 @@ def main(arguments: list[str]) -> int:
         elif options.input:
             lines = read_lines(files.enter_context(options.input.open("rb")))
         else:
-            lines, batch_size = read_lines(sys.stdin.buffer), 1  # answer before the next line comes
+            lines, batch_size = read_lines(sys.stdin.buffer), 1  # answer each line at once
         try:
             if (options.walkthrough or "").endswith(".html"):
                 command.write_walkthrough_page(translators, lines, options)
@@ -235,7 +236,7 @@ def main(arguments: list[str]) -> int:
                     translator, lines, output,
                     scores=options.scores, n_best=options.n_best, batch_size=batch_size,
                 )  # fmt: skip
-        except BrokenPipeError:  # the reader, such as `head -1`, has seen enough
+        except BrokenPipeError:  # the reader of the output, such as `head -1`, has closed it
             silence_stdout()
     return 0
 

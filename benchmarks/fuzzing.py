@@ -28,7 +28,7 @@ MOST_SECONDS = 30
 MOST_MEMORY = 6 * 2**30  # bytes of address space, most of which torch only reserves
 PRELOADED = ("minitransformer.prompt", "minitransformer.console", "torchtext.vocab",
              "minitransformer.explain.tensorboard", "minitransformer.evaluate",
-             "minitransformer.worked.pages", "minitransformer.explain.command",
+             "minitransformer.worked.documents", "minitransformer.explain.command",
              "minitransformer.explain.heatmaps", "minitransformer.export",
              "minitransformer.explain.page.writer", "pyarrow.parquet", "sacrebleu")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, streams, interrupts, options for weights and search."""
+"""What the commands share: exit codes, streams, interrupts, options for weights and search."""
 
 import argparse
 import io
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
-    """Run a command; turn errors that its user can fix into one line and an exit code.
+    """Run a command; print errors that its user can fix as one line and return their exit code.
 
-    `is_quiet` leaves out what another process of the same run prints as well.
+    With `is_quiet`, print none, since another process of the same run prints them.
     """
     prepare_streams()
     try:
@@ -88,34 +88,34 @@ def output_errors() -> Iterator[None]:
 
 
 def end_on_interrupt() -> None:
-    """Let Ctrl-C end the process while modules load: an import may swallow an exception."""
+    """Let Ctrl-C end the process at once while modules load: imports may catch an exception."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def take_interrupts() -> None:
-    """From now on, raise KeyboardInterrupt on Ctrl-C, which run_command turns into one line."""
+def raise_on_interrupt() -> None:
+    """From now on, raise KeyboardInterrupt on Ctrl-C, which run_command prints as one line."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def add_weights_options(parser: argparse.ArgumentParser, **others: str) -> None:
-    """Add --checkpoint and --average; `others` are more choices of the former, with their use."""
+    """Add --checkpoint and --average; `others` are more choices of the former, with their help."""
     parser.add_argument(
         "--checkpoint", choices=("last", "best", *others),
         help="default: what the run's config selects (average_checkpoints, best_metric), else last"
-        + "".join(f"; {name}: {purpose}" for name, purpose in others.items()),
+        + "".join(f"; {name}: {meaning}" for name, meaning in others.items()),
     )  # fmt: skip
     parser.add_argument(
-        "--average", type=int, metavar="N", help="the mean of the last N checkpoints' weights"
+        "--average", type=int, metavar="N", help="use the mean of the last N checkpoints' weights"
     )
 
 
 def check_weights_options(options: argparse.Namespace) -> None:
     if options.average is not None and not 1 <= options.average <= 1000:
-        raise UsageError(f"--average {options.average}: from 1 to 1000")
+        raise UsageError(f"--average {options.average}: must be from 1 to 1000")
     if options.average and options.checkpoint:
-        raise UsageError("--average takes the last checkpoints; it does not go with --checkpoint")
+        raise UsageError("--average does not go with --checkpoint: it uses the last checkpoints")
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +125,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--length-penalty", type=float, metavar="A",
-        help="with --beam: scores are divided by length ** A (default: 1)",
+        help="with --beam: divide scores by length ** A (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
@@ -135,17 +135,17 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 
 def check_search_options(options: argparse.Namespace) -> None:
     if not 1 <= options.beam <= 1000:
-        raise UsageError(f"--beam {options.beam}: from 1 to 1000")
+        raise UsageError(f"--beam {options.beam}: must be from 1 to 1000")
     check_weights_options(options)
     penalty = options.length_penalty
     if penalty is not None and options.beam == 1:
         raise UsageError("--length-penalty needs a --beam of at least 2")
     if penalty is not None and not 0 <= penalty <= 10:
-        raise UsageError(f"--length-penalty {penalty}: from 0 to 10")
+        raise UsageError(f"--length-penalty {penalty}: must be from 0 to 10")
 
 
 def load_translator(run: Path, options: argparse.Namespace) -> "Translator":
-    """Load a run with the weights, the device and the search of a command's options."""
+    """Load a run's translator with the weights, device and search of a command's options."""
     # Imported here: usage errors are found without torch, whose import takes seconds.
     from minitransformer.search import SearchConfig
     from minitransformer.translator import Translator

@@ -19,8 +19,8 @@ from minitransformer.command_line import (
     add_weights_options,
     check_search_options,
     load_translator,
+    raise_on_interrupt,
     run_command,
-    take_interrupts,
 )
 from minitransformer.config import load_config
 from minitransformer.data.corpus import Split
@@ -84,7 +84,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    take_interrupts()
+    raise_on_interrupt()
     options = parse(arguments)
     translator = load_translator(options.run, options)
     other = load_translator(options.compare, options) if options.compare else None

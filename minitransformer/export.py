@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from minitransformer.command_line import (
     add_weights_options,
     check_weights_options,
+    raise_on_interrupt,
     run_command,
-    take_interrupts,
 )
 from minitransformer.data.tokenizer import BOS, BOS_ID, EOS, PAD_ID, UNK
 from minitransformer.errors import UsageError, UserError
@@ -42,12 +42,12 @@ from minitransformer.run import RunFolder
 from minitransformer.settings import ModelConfig
 from minitransformer.translator import Translator
 
-NEVER = -1e9  # the bias of tokens that are never produced, far below any logit
+NEVER = -1e9  # a bias far below any logit, for tokens that must not be produced
 MAX_INPUT_LENGTH = 1024  # tokens: where CTranslate2 truncates a source by default
 OWN_FILES = {"model.bin", "config.json"}.union(
     f"{side}_vocabulary.json" for side in ("shared", "source", "target")
 )
-USAGE = """Its inputs and outputs are the run's tokens:
+USAGE = """Its inputs and outputs are tokens of the run:
 
   import ctranslate2
   from minitransformer import Translator
@@ -117,7 +117,7 @@ def model_spec(model: Transformer, config: ModelConfig) -> Any:
     set_linear(decoder.projection, model.head)
     if model.head.bias is None:
         decoder.projection.bias = torch.zeros(len(model.head.weight))  # [V]
-    decoder.projection.bias[[PAD_ID, BOS_ID]] = NEVER  # never labels, so never produced
+    decoder.projection.bias[[PAD_ID, BOS_ID]] = NEVER
     spec = specs.TransformerSpec(encoder, decoder)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = UNK, BOS, EOS
     spec.config.decoder_start_token = {"eos": EOS, "bos": BOS}[config.decoder_start_token]
@@ -193,11 +193,14 @@ def copy(tensor: Tensor) -> Tensor:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    about = "Export a trained run to CTranslate2."
-    parser = argparse.ArgumentParser(prog="python -m minitransformer.export", description=about)
+    parser = argparse.ArgumentParser(
+        prog="python -m minitransformer.export", description="Export a trained run to CTranslate2."
+    )
     parser.add_argument("run", type=Path, help="a run's folder, such as runs/big")
-    where = "the folder to write: a new one or an earlier export"
-    parser.add_argument("--ctranslate2", type=Path, required=True, metavar="DIR", help=where)
+    parser.add_argument(
+        "--ctranslate2", type=Path, required=True, metavar="DIR",
+        help="the folder to write: a new one or an earlier export",
+    )  # fmt: skip
     parser.add_argument(
         "--int8", action="store_true", help="quantize the matrices to 8-bit integers"
     )
@@ -208,7 +211,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    take_interrupts()
+    raise_on_interrupt()
     options = parse(arguments)
     run, folder, kind = options.run, options.ctranslate2, "int8" if options.int8 else "float32"
     translator = Translator.load(run, checkpoint=options.checkpoint, average=options.average)
@@ -216,7 +219,7 @@ def main(arguments: list[str]) -> int:
     source, target = tokenizer.source.tokens, tokenizer.target.tokens
     write_ctranslate2(translator.model, config, source, target, folder, kind)
     size = (folder / "model.bin").stat().st_size
-    print(f"{run} ({translator.checkpoint}) is now in {folder}, in {kind}, {size:,} bytes")
+    print(f"exported {run} ({translator.checkpoint}) to {folder}: {kind}, {size:,} bytes")
     print(USAGE.format(run=str(run), folder=str(folder), length=config.max_length))
     return 0
 

@@ -21,19 +21,19 @@ COMMANDS = (
     "walk", "full", "attention", "why", "hide", "head", "position", "force", "reset", "help",
 )  # fmt: skip
 HELP = """\
-  :walk                   how the last sentence was translated, a block per token
+  :walk                   show how the last sentence was translated, token by token
   :full                   the same with every stage
-  :attention              the attention of every token, layer by layer
-  :why                    how each token's probability changes without each source word
+  :attention              show the attention weights of every token, layer by layer
+  :why                    show how each token's probability changes without each source word
   :why words              the same for whole words, where tokens are subwords;
                           also :attention words
-  :hide 2                 hide the second source token (again: show it)
-  :head cross.0.0 off     switch off a head: encoder, decoder or cross (the only one
+  :hide 2                 hide the second source token; again: show it
+  :head cross.0.0 off     switch a head off, or on: encoder, decoder or cross (the only one
                           of a recurrent model); layer and head are counted from 0
-  :position off           switch off the positional encoding
-  :force Vamos            make the translation begin with this
-  :reset                  undo all of these
-  :help                   this list; Ctrl-D leaves"""
+  :position off           switch the positional encoding off, or on
+  :force Vamos            force the beginning of the translation
+  :reset                  undo :hide, :head, :position and :force
+  :help                   show this list; Ctrl-D quits"""
 
 
 def run_prompt(translator: Translator, *, scores: bool) -> None:
@@ -41,18 +41,15 @@ def run_prompt(translator: Translator, *, scores: bool) -> None:
     with contextlib.suppress(ImportError):  # some systems have none
         import readline  # noqa: F401 - input() uses it once it is loaded
     source = translator.tokenizer.source
-    hint = f"of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:6])}"
+    hint = f" of the {len(source.ids)} known words, such as {', '.join(list(source.ids)[:6])}"
     print(
-        f"Type a sentence{f' {hint}' if source.token_name == 'word' else ''}.\n"
-        "Then :walk shows how it was translated, and :help what else there is.\n"
-        "Ctrl-C clears the line, Ctrl-D leaves.",
+        f"Type a sentence{hint if source.token_name == 'word' else ''}.\n"
+        "Then :walk shows how it was translated; :help lists all commands.\n"
+        "Ctrl-C clears the line, Ctrl-D quits.",
         file=sys.stderr,
     )
     if translator.search.beam > 1:
-        print(
-            "Translations are by beam search; :walk and the others explain greedy ones.",
-            file=sys.stderr,
-        )
+        print("Translations are by beam search; the commands explain greedy ones.", file=sys.stderr)
     prompt = Prompt(translator, scores=scores)
     while True:
         try:
@@ -91,7 +88,32 @@ class Prompt:
             raise UsageError(f"no command ':{name}'{hint or '; :help lists them'}")
         if arguments and name in ("walk", "full", "reset"):
             raise UsageError(f"unexpected '{' '.join(arguments)}': :{name} has no arguments")
-        getattr(self, name)(arguments)
+        match name:
+            case "walk" | "full":
+                walk = self.walk()
+                lines = self.view.full(walk) if name == "full" else self.view.compact(walk)
+                show([*lines, self.view.checked(check(walk))])
+            case "attention" | "why":
+                by_words = merges_subwords(arguments)
+                walk = self.walk()
+                if name == "why":
+                    show(self.view.words(walk) if by_words else self.view.why(walk))
+                elif walk.has_attention:
+                    show(self.view.attention(walk, by_words=by_words))
+                else:
+                    raise UsageError(NO_ATTENTION)
+            case "hide":
+                self.hide(arguments)
+            case "head":
+                self.head(arguments)
+            case "position":
+                self.position(arguments)
+            case "force":
+                self.force(arguments)
+            case "reset":
+                self.change(NOTHING)
+            case "help":
+                print(HELP)
 
     def translate(self, text: str) -> None:
         alternatives = NUM_ALTERNATIVES if self.scores else 0
@@ -105,50 +127,28 @@ class Prompt:
         if not translation.source.words:
             return
         self.sentence = text
-        hidden = {number for number in self.experiment.hidden if number <= self.num_words()}
+        hidden = {number for number in self.experiment.hidden if number <= self.num_tokens()}
         self.experiment = replace(self.experiment, hidden=frozenset(hidden))
         if self.experiment != NOTHING:
-            self.compare(self.walked(self.experiment))
+            self.compare(self.walk())
 
-    def num_words(self) -> int:
-        """Return how many words of the sentence the model reads."""
+    def num_tokens(self) -> int:
+        """Return how many tokens of the sentence the model reads, without an end marker."""
         tokenizer = self.translator.tokenizer
         ids = self.translator.truncate(tokenizer.encode_source(self.sentence).ids)
         return len(ids) - tokenizer.source_eos
 
-    def walked(self, experiment: Experiment) -> Walkthrough:
+    def walk(self, experiment: Experiment | None = None) -> Walkthrough:
+        """Return the walk-through of the last sentence, by default with the current experiment."""
         if not self.sentence:
             raise UsageError("type a sentence first")
+        experiment = self.experiment if experiment is None else experiment
         return walk_through(self.translator, self.sentence, experiment=experiment)
 
-    def walk(self, arguments: list[str]) -> None:
-        walk = self.walked(self.experiment)
-        show([*self.view.compact(walk), self.view.checked(check(walk))])
-
-    def full(self, arguments: list[str]) -> None:
-        walk = self.walked(self.experiment)
-        show([*self.view.full(walk), self.view.checked(check(walk))])
-
-    def attention(self, arguments: list[str]) -> None:
-        merges = merges_subwords(arguments)
-        walk = self.walked(self.experiment)
-        if not walk.has_attention:
-            raise UsageError(NO_ATTENTION)
-        show(self.view.attention(walk, by_words=merges))
-
-    def why(self, arguments: list[str]) -> None:
-        lines = self.view.words if merges_subwords(arguments) else self.view.why
-        show(lines(self.walked(self.experiment)))
-
-    def help(self, arguments: list[str]) -> None:
-        print(HELP)
-
-    def reset(self, arguments: list[str]) -> None:
-        self.change(NOTHING)
-
     def hide(self, arguments: list[str]) -> None:
-        self.walked(NOTHING)
-        most = self.num_words()
+        if not self.sentence:
+            raise UsageError("type a sentence first")
+        most = self.num_tokens()
         if arguments not in [[str(number)] for number in range(1, most + 1)]:
             name = self.translator.tokenizer.source.token_name
             raise UsageError(f"give the number of a source {name}, from 1 to {most}: :hide 1")
@@ -159,7 +159,7 @@ class Prompt:
         if len(arguments) != 2 or arguments[1] not in ("on", "off"):
             raise UsageError("give a head and on or off: :head cross.0.0 off")
         name, switch = arguments
-        head_of(self.translator.model, name)
+        head_of(self.translator.model, name)  # raises if there is no such head
         self.change(self.experiment.with_head(name, is_on=switch == "on"))
 
     def position(self, arguments: list[str]) -> None:
@@ -167,7 +167,9 @@ class Prompt:
             raise UsageError("give on or off: :position off")
         model = self.translator.model
         if not rotary_attentions(model) and model.encoder.embedding.positions is None:
-            raise UsageError("this model has no positions (model.positional_encoding is none)")
+            raise UsageError(
+                "this model has no positional encoding (model.positional_encoding is none)"
+            )
         self.change(replace(self.experiment, positions_off=arguments == ["off"]))
 
     def force(self, arguments: list[str]) -> None:
@@ -176,26 +178,28 @@ class Prompt:
             raise UsageError("give the beginning of the translation: :force Vamos")
         if unknown := target.encode(text, end=False).unknown:
             hint = did_you_mean(unknown[0], target.ids)
-            raise UsageError(f"the target has no {target.unknown_name} '{unknown[0]}'{hint}")
+            raise UsageError(
+                f"the target vocabulary has no {target.unknown_name} '{unknown[0]}'{hint}"
+            )
         self.change(replace(self.experiment, forced=text))
 
     def change(self, experiment: Experiment) -> None:
         """Run an experiment and show what it changed."""
-        now = self.walked(experiment)  # raises before anything is changed
+        walk = self.walk(experiment)  # raises before anything is changed
         is_change = experiment != self.experiment
         self.experiment = experiment
         if not is_change:
-            print(f"  {str(experiment) or 'nothing is changed'}, as before")
+            print("  no change" + (f": {experiment}" if str(experiment) else ""))
         elif experiment == NOTHING:
             how = " (greedy)" * (self.translator.search.beam > 1)
-            print(f"  nothing is changed any more\n  {now.translation}{how}")
+            print(f"  all changes undone\n  {walk.translation}{how}")
         else:
-            self.compare(now)
+            self.compare(walk)
 
-    def compare(self, now: Walkthrough) -> None:
+    def compare(self, walk: Walkthrough) -> None:
         """Show the translation before and after, with the probabilities of its tokens."""
-        print(f"  {now.experiment}")
-        show(self.view.change(self.walked(NOTHING), now))
+        print(f"  {walk.experiment}")
+        show(self.view.change(self.walk(NOTHING), walk))
 
 
 def merges_subwords(arguments: list[str]) -> bool:

@@ -20,9 +20,8 @@ from minitransformer.config import (
 from minitransformer.data.tokenizer import SPECIALS, BpeTokenizer, WordTokenizer
 from minitransformer.errors import CheckpointError, ConfigError, SheetError, UsageError
 from minitransformer.settings import Config, TokenizerConfig
-from minitransformer.worked.documents import latex_document, sheet_json, sheet_markdown
+from minitransformer.worked.documents import html_page, latex_document, sheet_json, sheet_markdown
 from minitransformer.worked.engine import check_sheet
-from minitransformer.worked.pages import worked_page
 from minitransformer.worked.reader import SHEETS, SHIPPED, read_sheet
 from minitransformer.worked.report import sheet_text
 from tests.damage import NASTY, damaged, outcome
@@ -119,7 +118,7 @@ def every_form(text: str) -> None:
     for shown in (sheet_text(checked), sheet_json(checked), sheet_markdown(checked)):
         assert shown
     latex_document([checked])
-    worked_page([checked])
+    html_page([checked])
 
 
 def refused_or_shown(text: str) -> None:

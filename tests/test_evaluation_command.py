@@ -136,10 +136,10 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
         (["--set", "model.d_model=32"], "only data.… and evaluation.… can be changed here"),
         (["--references", tmp_path / "a.txt"], "--references are the translations of an --input"),
         ([*source, "--split", "valid"], "--split or --input"),
-        (["--beam", "0"], "--beam 0: from 1 to 1000"),
-        (["--average", "0"], "--average 0: from 1 to 1000"),
+        (["--beam", "0"], "--beam 0: must be from 1 to 1000"),
+        (["--average", "0"], "--average 0: must be from 1 to 1000"),
         (["--set", "evaluation.average_checkpoints=2"], "use --average or --checkpoint instead"),
-        (["--average", "2", "--checkpoint", "last"], "--average takes the last checkpoints"),
+        (["--average", "2", "--checkpoint", "last"], "--average does not go with"),
     ]:
         result = evaluate(tiny.folder, "runs/tiny", *options)
         assert result.code == 2

@@ -1,4 +1,4 @@
-"""CTranslate2 says what we say: the same tokens, with the same probabilities."""
+"""CTranslate2 produces the same tokens with the same probabilities."""
 
 import sys
 from pathlib import Path
@@ -93,7 +93,7 @@ def log_probabilities(translator: Translator, translations: list[Translation]) -
         for name, changes in SHAPES.items()
     ],
 )
-def test_it_produces_our_tokens_with_our_probabilities(tmp_path, changes):
+def test_export_same_tokens_and_probabilities(tmp_path, changes):
     config = small_config(*MODERN, *changes)
     translator = translator_for(tmp_path / "run", *MODERN, *changes)
     with torch.no_grad():
@@ -111,7 +111,7 @@ def test_it_produces_our_tokens_with_our_probabilities(tmp_path, changes):
     assert [each.scores[0] for each in theirs] == expected
 
 
-def test_it_takes_unknown_words_and_sentences_beyond_our_longest(tmp_path):
+def test_export_unknown_and_long_input(tmp_path):
     translator = translator_for(tmp_path / "run", *MODERN)
     export(translator, small_config(*MODERN), tmp_path / "out")
     model = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
@@ -134,7 +134,7 @@ def command(folder: Path, *arguments: object) -> Finished:
     return run("minitransformer/export.py", *arguments, folder=folder)
 
 
-def test_int8_is_smaller_and_leaves_the_model_as_it_was(trained, tmp_path):
+def test_export_int8_is_smaller(trained, tmp_path):
     translator = Translator.load(trained / "run")
     config = small_config(*MODERN, *LEARNING)
     before = [parameter.clone() for parameter in translator.model.parameters()]
@@ -151,10 +151,10 @@ def test_int8_is_smaller_and_leaves_the_model_as_it_was(trained, tmp_path):
     assert all(map(torch.equal, before, translator.model.parameters()))
 
 
-def test_the_command_writes_a_model_and_says_how_to_use_it(trained):
+def test_export_command_shows_usage(trained):
     first = command(trained, "run", "--ctranslate2", "new/out", "--int8")
     assert (first.code, first.err) == (0, "")
-    assert first.out.startswith("run (step-000060) is now in new/out, in int8, ")
+    assert first.out.startswith("exported run (step-000060) to new/out: int8, ")
     small = (trained / "new" / "out" / "model.bin").stat().st_size
     second = command(trained, "run", "--ctranslate2", "new/out", "--checkpoint", "last")
     assert (second.code, second.err) == (0, "")
@@ -166,7 +166,7 @@ def test_the_command_writes_a_model_and_says_how_to_use_it(trained):
     assert shown.out == Translator.load(trained / "run")("Let's go") + "\n"
 
 
-def test_what_cannot_be_done_is_one_line(trained):
+def test_export_error_is_one_line(trained):
     result = command(trained, "absent", "--ctranslate2", "out")
     assert result.err == "error: absent is not a run folder (there is no such folder)\n"
     assert result.code == 1
@@ -184,13 +184,13 @@ def test_what_cannot_be_done_is_one_line(trained):
     assert not (trained / "out").exists()
 
 
-def test_norm_post_needs_a_feed_forward_block(tmp_path):
+def test_export_norm_post_needs_feed_forward(tmp_path):
     changes = (*MODERN, "model.norm=post", "model.d_ff=0")
     with pytest.raises(UsageError, match=r"no model\.d_ff: 0 with norm: post;"):
         export(translator_for(tmp_path / "run", *changes), small_config(*changes), tmp_path / "out")
 
 
-def test_a_recurrent_run_is_refused_in_one_line(tmp_path, capsys):
+def test_export_refuses_recurrent(tmp_path, capsys):
     changes = ("model.kind=recurrent", "training.steps=1", "logging.tensorboard=false")
     trainer_for(tmp_path / "run", *changes).fit()
     out = tmp_path / "out"
@@ -200,7 +200,7 @@ def test_a_recurrent_run_is_refused_in_one_line(tmp_path, capsys):
     assert not out.exists()
 
 
-def test_a_failure_leaves_the_earlier_export_and_nothing_else(tmp_path, monkeypatch):
+def test_export_failure_keeps_earlier_export(tmp_path, monkeypatch):
     translator, config = translator_for(tmp_path / "run", *MODERN), small_config(*MODERN)
     place = tmp_path / "models" / "out"
     export(translator, config, place)
@@ -217,7 +217,7 @@ def test_a_failure_leaves_the_earlier_export_and_nothing_else(tmp_path, monkeypa
     assert [path.name for path in place.parent.iterdir()] == ["out"]
 
 
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
+def test_export_names_missing_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError, match="ctranslate2 is not installed: pip install -c") as raised:
         export(translator_for(tmp_path / "run", *MODERN), small_config(*MODERN), tmp_path / "out")

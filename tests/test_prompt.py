@@ -27,7 +27,7 @@ def answered(prompt, capsys, *lines: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_sentence_is_translated_and_looked_into(prompt, capsys):
+def test_prompt_translates_and_explains(prompt, capsys):
     assert answered(prompt, capsys, "I go to school") == "Voy a la escuela\n"
     walk = answered(prompt, capsys, ":walk")
     assert "checked: " in walk
@@ -41,7 +41,7 @@ def test_a_sentence_is_translated_and_looked_into(prompt, capsys):
         assert command in answered(prompt, capsys, ":help")
 
 
-def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
+def test_prompt_experiments_show_change_and_undo(prompt, capsys):
     before = answered(prompt, capsys, "I go to school", ":walk")
     hidden = answered(prompt, capsys, ":hide 4")
     assert "token 4 hidden" in hidden
@@ -58,7 +58,7 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
     other = answered(prompt, capsys, "We drink tea")  # goes on with the experiment
     assert "forced: Vamos" in other
     assert "probability of each token that is produced now" in other
-    assert "nothing is changed any more" in answered(prompt, capsys, ":reset")
+    assert "all changes undone" in answered(prompt, capsys, ":reset")
     assert answered(prompt, capsys, "I go to school", ":walk") == before
 
 
@@ -77,10 +77,10 @@ def test_every_experiment_shows_what_changed_and_is_undone(prompt, capsys):
         (":head middle off", "'middle' is not a head"),
         (":head encoder.0.0", "give a head and on or off"),
         (":position", "give on or off"),
-        (":force vamoz", "the target has no word 'vamoz'"),
+        (":force vamoz", "the target vocabulary has no word 'vamoz'"),
     ],
 )
-def test_a_command_that_cannot_be_carried_out_changes_nothing(prompt, line, complaint):
+def test_prompt_wrong_command_changes_nothing(prompt, line, complaint):
     prompt.answer("Let's go")
     with pytest.raises(UserError) as caught:
         prompt.answer(line)
@@ -89,7 +89,7 @@ def test_a_command_that_cannot_be_carried_out_changes_nothing(prompt, line, comp
 
 
 @pytest.mark.parametrize("narrows", ["true", "false"])
-def test_the_head_of_a_recurrent_model_that_is_off_finds_nothing(tmp_path, narrows):
+def test_recurrent_head_off_has_zero_context(tmp_path, narrows):
     model = translator_for(
         tmp_path, "model.kind=recurrent", f"model.output_projection={narrows}"
     ).model
@@ -115,14 +115,14 @@ def test_the_head_of_a_recurrent_model_that_is_off_finds_nothing(tmp_path, narro
         ("none", "cross.0.0", "cross.0.0: this model has no heads (model.attention is none)"),
     ],
 )
-def test_heads_that_a_recurrent_model_has_not_are_told_so(tmp_path, attention, name, complaint):
+def test_recurrent_unknown_head_is_refused(tmp_path, attention, name, complaint):
     translator = translator_for(tmp_path, "model.kind=recurrent", f"model.attention={attention}")
     with pytest.raises(UsageError) as caught:
         Prompt(translator, scores=False).answer(f":head {name} off")
     assert complaint in str(caught.value)
 
 
-def test_positions_of_a_recurrent_model_can_be_left_away_where_there_are_any(tmp_path):
+def test_recurrent_positions_off(tmp_path):
     source, target = ids(2, 5), ids(2, 4, seed=2)
     off = replace(NOTHING, positions_off=True)
     for position, is_same in (("sinusoidal", False), ("none", True)):
@@ -133,31 +133,33 @@ def test_positions_of_a_recurrent_model_can_be_left_away_where_there_are_any(tmp
         assert torch.equal(model(source, target), without(source, target)) == is_same
 
 
-def test_positions_that_there_are_not_cannot_be_left_away(tmp_path):
+def test_position_off_needs_positional_encoding(tmp_path):
     asking = Prompt(translator_for(tmp_path, "model.positional_encoding=none"), scores=False)
-    with pytest.raises(UsageError, match=r"no positions \(model.positional_encoding is none\)"):
+    with pytest.raises(
+        UsageError, match=r"no positional encoding \(model.positional_encoding is none\)"
+    ):
         asking.answer(":position off")
 
 
-def test_there_must_be_a_sentence_first(prompt):
+def test_prompt_commands_need_a_sentence(prompt):
     for line in (":walk", ":full", ":attention", ":why", ":hide 1", ":reset", ":position off"):
         with pytest.raises(UserError, match="type a sentence first"):
             prompt.answer(line)
 
 
-def test_one_may_leave_by_a_word(prompt):
+def test_prompt_quits_by_command(prompt):
     for line in (":quit", ":exit", ":q"):
         with pytest.raises(EOFError):
             prompt.answer(line)
 
 
-def test_a_head_has_one_name(prompt, capsys):
+def test_head_name_is_normalized(prompt, capsys):
     answered(prompt, capsys, "Let's go", ":head encoder.00.0 off")
-    assert "nothing is changed any more" in answered(prompt, capsys, ":head encoder.0.00 on")
-    assert "nothing is changed, as before" in answered(prompt, capsys, ":reset")
+    assert "all changes undone" in answered(prompt, capsys, ":head encoder.0.00 on")
+    assert "no change" in answered(prompt, capsys, ":reset")
 
 
-def test_the_last_word_cannot_be_hidden(prompt):
+def test_hide_leaves_one_word(prompt):
     prompt.answer("Let's go")
     prompt.answer(":hide 1")
     with pytest.raises(UserError, match="every source word is hidden"):

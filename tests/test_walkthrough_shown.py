@@ -304,7 +304,7 @@ def test_the_command_shows_checks_and_writes(tiny):
         (["--walkthrough", "Let's go", "--step", "9"], 2, "has 2 steps, from 1"),
         (["--walkthrough", "Let's go", "--step", "0"], 2, "has 2 steps, from 1"),
         (["--walkthrough", "Let's go", "--only", "decoder.layers.7"], 2, "there is no such part"),
-        (["--walkthrough", "Let's go", "--precision", "99"], 2, "from 0 to 9 digits"),
+        (["--walkthrough", "Let's go", "--precision", "99"], 2, "99: must be from 0 to 9"),
         (["--walkthrough", "Let's go", "--scores"], 2, "does not go with --scores"),
         (["--full", "Let's go"], 2, "--full goes with --walkthrough"),
         (["--walkthrough", "no/such/out.json", "Let's go"], 1, "No such file or directory"),

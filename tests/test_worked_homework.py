@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitransformer.errors import UserError
-from minitransformer.worked.documents import latex_document, sheet_json, sheet_markdown
+from minitransformer.worked.documents import html_page, latex_document, sheet_json, sheet_markdown
 from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import read_sheet
 from minitransformer.worked.report import sheet_text
@@ -59,7 +59,7 @@ def worked(text: str):
     return check_sheet(read_sheet(text, "mine.yaml", "mine"))
 
 
-def test_homework_that_only_rounds_has_no_slip():
+def test_own_sheet_rounding_is_no_slip():
     result = worked(HOMEWORK)
     assert result.is_explained
     assert result.counts()["rounded"] > 0
@@ -87,14 +87,14 @@ def with_a_wrong_cell(step: str, row: int, column: int) -> str:
         for column in range(1, columns + 1)
     ],
 )
-def test_a_wrong_cell_is_caught_at_that_cell(step, row, column):
+def test_own_sheet_wrong_cell_is_found(step, row, column):
     result = worked(with_a_wrong_cell(step, row, column))
     assert not result.is_explained
     assert result.counts()["unexplained"] == 1
     assert f"first slip: step {step}, cell [{row},{column}]: printed 9" in sheet_text(result)
 
 
-def test_what_follows_from_a_slip_is_told_from_the_slip():
+def test_own_sheet_followers_of_slip():
     # 2·2 + 1·1 written as 6 instead of 5, and then carried on faithfully.
     text = HOMEWORK.replace("[[2, 3, 5],", "[[2, 3, 6],")
     text = text.replace("[[1.41, 2.12, 3.54],", "[[1.41, 2.12, 4.24],")
@@ -102,26 +102,26 @@ def test_what_follows_from_a_slip_is_told_from_the_slip():
     text = text.replace("[[2.55, 2.73],", "[[2.75, 2.85],")
     result = worked(text)
     hows = {
-        f"{each.step.name}{cell}": verdict.text
+        each.step.full_name(cell): verdict.text
         for each in result.steps
         for cell, verdict in each.verdicts.items()
         if verdict.category in ("unexplained", "errata_propagated")
     }
     assert hows == {
-        "E(1, 3)": "unexplained",
-        "S(1, 3)": "follows E[1,3] nearest",
-        "A(1, 1)": "follows E[1,3] nearest",
-        "A(1, 2)": "follows E[1,3] nearest",
-        "A(1, 3)": "follows E[1,3] nearest",
-        "Y(1, 1)": "follows E[1,3] nearest",
-        "Y(1, 2)": "follows E[1,3] nearest",
+        "E[1,3]": "unexplained",
+        "S[1,3]": "follows E[1,3] nearest",
+        "A[1,1]": "follows E[1,3] nearest",
+        "A[1,2]": "follows E[1,3] nearest",
+        "A[1,3]": "follows E[1,3] nearest",
+        "Y[1,1]": "follows E[1,3] nearest",
+        "Y[1,2]": "follows E[1,3] nearest",
     }
     shown = sheet_text(result)
     assert "first slip: step E, cell [1,3]: printed 6, right 5" in shown
     assert "merely follow from it: S[1,3], A[1,1], A[1,2], A[1,3], Y[1,1], Y[1,2]" in shown
 
 
-def test_one_rounding_rule_per_sheet():
+def test_rounding_rule_is_per_sheet():
     truncated = HOMEWORK.replace("2.83, 4.95", "2.82, 4.94").replace("3.54", "3.53")
     assert not worked(truncated).is_explained
     only_scores = "rounding: truncated\n" + truncated[: truncated.index("  - name: A")]
@@ -138,7 +138,7 @@ def rounded_rows(values: torch.Tensor, decimals: int) -> tuple[str, torch.Tensor
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
+def test_any_rounded_calculation_is_explained(seed, decimals, size, from_rounded):
     """With ties and all, whether the writer goes on with rounded numbers or with exact ones."""
     torch.manual_seed(seed)
     x = torch.randint(-9, 10, (size, 3)).double() / 4
@@ -174,7 +174,7 @@ def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
         (("[2, 3, 5]", "[2, three, 5]"), "step 4 'E': printed [1,2]: expected a number"),
         (("[2, 3, 5]", "[2, 3]"), "rows must be of equal length; they have 2, 3, 3 numbers"),
         (("[[2, 3, 5], ", "["), "step 'E': printed is 2×3, dot_scores(Q, K) is 3×3"),
-        (("name: E", "name: Q"), "two things are called 'Q'"),
+        (("name: E", "name: Q"), "duplicate name 'Q'"),
         (("name: E", "name: E 1"), "step 4 'E 1': a name is letters, digits and _"),
         (("name: E", "nam: E"), "step 4: unknown key 'nam': did you mean 'name'?"),
         (("title: Homework", "rounding: up"), "rounding: choose nearest, truncated, any; got 'up'"),
@@ -186,7 +186,7 @@ def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
         (("softmax(S)", "root(" * 300), "is too long"),
         (("softmax(S)", "row(S, 0)"), "row of 3×3: expected a whole number from 1 to 3, got 0"),
         (("softmax(S)", "row(S, one)"), "no matrix 'one'"),
-        (("softmax(S)", "output_shape('mlp', 'fc9')"), "'mlp' has no layer 'fc9' (there: "),
+        (("softmax(S)", "output_shape('mlp', 'fc9')"), "'mlp' has no layer 'fc9' (available: "),
         (("softmax(S)", "softmax(S, masked=true)"), "write True, with a capital"),
         (("softmax(S)", "masked(row(S, 1))"), "scores of all tokens are square; these are 1×3"),
         (("softmax(S)", "sinusoid(1.5, 4)"), "position: expected a whole number from 0"),
@@ -201,7 +201,7 @@ def test_any_rounded_calculation_is_right(seed, decimals, size, from_rounded):
         (("title: Homework", "given: 5"), "duplicate key 'given'"),
     ],
 )  # fmt: skip
-def test_a_bad_sheet_gets_one_line_that_names_the_place(change, complaint):
+def test_sheet_error_names_position(change, complaint):
     assert change[0] in HOMEWORK
     with pytest.raises(UserError) as caught:
         worked(HOMEWORK.replace(*change, 1))
@@ -230,7 +230,7 @@ def test_a_bad_sheet_gets_one_line_that_names_the_place(change, complaint):
         "given: {X: [[1]]}\nsteps: [{name: Q, compute: 'identity(100000000)'}]",
     ],
 )  # fmt: skip
-def test_what_is_no_sheet_at_all_gets_one_line(text):
+def test_malformed_sheet_is_one_line(text):
     with pytest.raises(UserError) as caught:
         worked(text)
     assert caught.value.exit_code == 2
@@ -240,7 +240,7 @@ def test_what_is_no_sheet_at_all_gets_one_line(text):
 def hows(text: str) -> dict[str, str]:
     """What is said of every number that is wrong."""
     return {
-        f"{each.step.name}{list(cell)}": verdict.text
+        each.step.full_name(cell): verdict.text
         for each in worked(text).steps
         for cell, verdict in each.verdicts.items()
         if verdict.category not in ("agrees", "rounded", "ocr", "not_checkable")
@@ -262,50 +262,50 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
                 "name: A, compute: 'softmax(scaled(E, 2))', printed: [[0.33, 0.67], [0.01, 0.99]]",
                 given="X: [[1, 0], [0, 2]], W: [[1, 1], [0, 1]]",
             ),
-            {"Q[2, 2]": "unexplained", "A[2, 1]": "follows Q[2,2] nearest",
-             "A[2, 2]": "follows Q[2,2] nearest"},
+            {"Q[2,2]": "unexplained", "A[2,1]": "follows Q[2,2] nearest",
+             "A[2,2]": "follows Q[2,2] nearest"},
         ),
         (  # a slip, a second one in what follows, and then on with what the first one gave
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 40, 40]",
                   "name: H, compute: 'product(G, 10)', printed: [100, 300, 400]"),
-            {"F[1, 2]": "unexplained", "G[1, 2]": "unexplained",
-             "H[1, 2]": "follows F[2] mended nearest"},
+            {"F[2]": "unexplained", "G[2]": "unexplained",
+             "H[2]": "follows F[2] corrected nearest"},
         ),
         (  # a slip, and on with the right value: nothing follows
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 20, 40]"),
-            {"F[1, 2]": "unexplained"},
+            {"F[2]": "unexplained"},
         ),
         (  # the same where numbers are cut: 2.6, not 2.7, is what should have stood there
             steps("name: Q, compute: a, printed: 9.6",
                   "name: Y, compute: 'product(Q, 100)', printed: 260",
                   given="a: 2.67", rounding="truncated"),
-            {"Q[1, 1]": "unexplained"},
+            {"Q[1]": "unexplained"},
         ),
         (  # a calculator goes on with the slip, and rounds only what is written down
             steps("name: s, compute: 'scaled(a, 2)', printed: [0.71, 1.41, 2.38]",
                   "name: p, compute: 'softmax(s)', printed: [0.12, 0.24, 0.64]",
                   "name: c, compute: 'times(p, h)', printed: [13.95, 21.56]",
                   given="a: [1, 2, 4], h: [[10, 0], [0, 10], [20, 30]]"),
-            {"s[1, 3]": "unexplained", "p[1, 1]": "follows s[3] nearest",
-             "p[1, 2]": "follows s[3] nearest", "p[1, 3]": "follows s[3] nearest",
-             "c[1, 1]": "follows s[3] carried nearest", "c[1, 2]": "follows s[3] carried nearest"},
+            {"s[3]": "unexplained", "p[1]": "follows s[3] nearest",
+             "p[2]": "follows s[3] nearest", "p[3]": "follows s[3] nearest",
+             "c[1]": "follows s[3] carried nearest", "c[2]": "follows s[3] carried nearest"},
         ),
         (  # two slips that only together change what is printed
             steps("name: F, compute: a, printed: [1.2, 2.2, 4]",
                   "name: G, compute: 'total(F)', printed: 7.4"),
-            {"F[1, 1]": "unexplained", "F[1, 2]": "unexplained",
-             "G[1, 1]": "follows F[1]+F[2] nearest"},
+            {"F[1]": "unexplained", "F[2]": "unexplained",
+             "G[1]": "follows F[1]+F[2] nearest"},
         ),
         (  # a reprinted slip is no second one
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: H, compute: F, printed: [1, 3, 4], reprint: true"),
-            {"F[1, 2]": "unexplained", "H[1, 2]": "follows F[2] nearest"},
+            {"F[2]": "unexplained", "H[2]": "follows F[2] nearest"},
         ),
         (  # beside numbers with decimals, a bare 0 or 1 is no rounding of 0.33
             steps("name: F, compute: 'softmax(a)', printed: [0.04, 0, 1]"),
-            {"F[1, 2]": "unexplained", "F[1, 3]": "unexplained"},
+            {"F[2]": "unexplained", "F[3]": "unexplained"},
         ),
         (  # unless the step says that it is
             steps("name: F, compute: 'softmax(a)', printed: [0.04, 0, 1], decimals: 0"), {},
@@ -319,22 +319,22 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
                   "name: G, compute: 'times(F, W)', printed: [14, '?']",
                   "name: H, compute: 'plus(G, x)', printed: [15, 18]",
                   given="x: [1, 2], W: [[2, 1], [1, 2]]"),
-            {"F[1, 2]": "unexplained", "G[1, 1]": "follows F[2] nearest",
-             "H[1, 1]": "follows F[2] nearest", "H[1, 2]": "follows F[2] nearest"},
+            {"F[2]": "unexplained", "G[1]": "follows F[2] nearest",
+             "H[1]": "follows F[2] nearest", "H[2]": "follows F[2] nearest"},
         ),
         (steps("name: F, compute: 'product(a, 10000000000)', printed: [10000000005, 2e10, 4e10]"),
-         {"F[1, 1]": "unexplained"}),
+         {"F[1]": "unexplained"}),
         (  # a slip that the sheet announces itself
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 30, 40]")
             + "slips: [{number: 7, step: F, cells: [2], wrote: 3, right: 2, as: 'entry(a, 1, 2)'}]",
-            {"F[1, 2]": "unexplained", "G[1, 2]": "follows F[2] nearest"},
+            {"F[2]": "unexplained", "G[2]": "follows F[2] nearest"},
         ),
         (
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 30, 40]")
             + "slips: [{number: 7, step: F, cells: [2], wrote: 3, right: 2, as: 'root(9)'}]",
-            {"F[1, 2]": "slip 7", "G[1, 2]": "follows 7 nearest"},
+            {"F[2]": "slip 7", "G[2]": "follows 7 nearest"},
         ),
         (  # damaged and unclear places of one's own
             steps("name: F, compute: a, printed: [1, 2, 4], scan: [{cell: 2, shows: Z}]",
@@ -343,18 +343,18 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
         ),
     ],
 )  # fmt: skip
-def test_slips_of_every_kind(sheet, wrong):
+def test_verdicts_of_every_kind(sheet, wrong):
     assert hows(sheet) == wrong
 
 
-def test_the_summary_names_every_slip_and_says_when_numbers_are_only_cut():
+def test_summary_lists_slips_and_truncation():
     two = steps(
         "name: F, compute: a, printed: [1, 3, 5]",
         "name: G, compute: 'product(F, 10)', printed: [10, 30, 50]",
     )
     shown = sheet_text(worked(two))
     assert shown.endswith(
-        "6 values: 2 agree, 2 wrong because of a slip, 2 wrong where they stand\n"
+        "6 values: 2 agree, 2 wrong because of an earlier slip, 2 unexplained\n"
         "first slip: step F, cell [2]: printed 3, right 2\n"
         "merely follow from it: G[2]\nother slips: F[3]\nmerely follow from those: G[3]"
     )
@@ -364,11 +364,11 @@ def test_the_summary_names_every_slip_and_says_when_numbers_are_only_cut():
     )
 
 
-def test_a_statement_that_nothing_checks_is_not_said_to_agree():
+def test_statement_without_check_never_agrees():
     result = worked("steps: [{name: s, text: The moon is cheese}]")
     assert result.steps[0].statement == "not checkable"
     claimed = worked("steps: [{name: s, text: The moon is cheese, verdict: agrees}]")
-    assert claimed.errors == ["s: the sheet claims 'agrees', it is 'not checkable'"]
+    assert claimed.errors == ["s: the sheet claims 'agrees', the verdict is 'not checkable'"]
     checked = worked("given: {a: 1}\nsteps: [{name: s, text: one is two, check: 'same(a, 2)'}]")
     assert checked.steps[0].statement == "unexplained"
 
@@ -394,7 +394,7 @@ slips:
 
 
 @pytest.mark.slow
-def test_a_wrong_type_anywhere_is_one_line():
+def test_sheet_wrong_type_anywhere_is_one_line():
     """Every value of a sheet that has all keys, replaced by every other kind of value."""
     full = yaml.load(FULL_SHEET, Loader=yaml.BaseLoader)
     assert worked(FULL_SHEET).is_explained
@@ -412,6 +412,7 @@ def test_a_wrong_type_anywhere_is_one_line():
                 for render in (sheet_text, sheet_json, sheet_markdown):
                     render(result)
                 latex_document([result])
+                html_page([result])
             except UserError as error:
                 message = str(error)
                 assert "\n" not in message

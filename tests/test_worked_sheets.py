@@ -8,11 +8,7 @@ import torch
 
 from minitransformer.checkpoint import read_tensors
 from minitransformer.training.resume import WEIGHTS
-from minitransformer.worked.engine import (
-    CATEGORIES,
-    Calculation,
-    check_sheet,
-)
+from minitransformer.worked.engine import CATEGORIES, Calculation, check_sheet
 from minitransformer.worked.reader import SHEETS, SHIPPED, load_shipped
 from minitransformer.worked.sheet import read_number
 from minitransformer.worked.sheet_model import sheet_weights, trace_sheet
@@ -30,23 +26,23 @@ def total(works, *, reprints=False):
     return [counts[category] for category in CATEGORIES]
 
 
-def test_all_first_prints_are_compared_and_explained(works):
+def test_first_prints_counts(works):
     # agrees, rounded, slips, what follows from them, scan damage, not checkable, unexplained
     assert total(works) == [286, 265, 33, 29, 18, 7, 0]
     assert sum(total(works)) == 638
 
 
-def test_the_reprints_are_compared_as_well(works):
+def test_reprints_counts(works):
     assert total(works, reprints=True) == [203, 86, 18, 12, 11, 0, 0]
 
 
-def test_every_sheet_is_what_it_claims_to_be(works):
+def test_shipped_sheets_have_no_errors(works):
     assert [checked.errors for checked in works.values()] == [[]] * len(SHIPPED)
     assert all(checked.is_explained for checked in works.values())
     assert {path.stem for path in SHEETS.glob("*.yaml")} == set(SHIPPED)
 
 
-def test_all_25_slips_are_reported_with_the_right_value(works):
+def test_slips_all_25_with_right_values(works):
     slips = [slip for name in COUNTED for slip in works[name].sheet.slips]
     assert {int(slip.number) for slip in slips} == set(range(1, 26))
     # That `right` is a rounding of our own value is checked by the run itself.
@@ -57,7 +53,7 @@ def test_all_25_slips_are_reported_with_the_right_value(works):
     assert rights["22"] == ("0.441", "0.272", "0.201")
 
 
-def test_24_values_are_compared_through_longer_weights(works):
+def test_hidden_weights_explain_24_values(works):
     hows = [
         verdict.text
         for name in COUNTED
@@ -69,7 +65,7 @@ def test_24_values_are_compared_through_longer_weights(works):
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "school"])
-def test_each_printed_value_carries_its_verdict(name):
+def test_shipped_values_all_claim_verdicts(name):
     for step in load_shipped(name).steps:
         if step.printed or step.text:
             assert step.claimed, step.name
@@ -77,7 +73,7 @@ def test_each_printed_value_carries_its_verdict(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "school"])
-def test_another_digit_is_another_verdict(name):
+def test_changed_digit_changes_verdict(name):
     sheet = load_shipped(name)
     calculation = Calculation(sheet)
     for step in sheet.steps:
@@ -94,7 +90,9 @@ def test_another_digit_is_another_verdict(name):
                 if number is None or number.value == each.printed.value:  # 1e-998; 0 and -0
                     continue
                 other = calculation.check_cell(step, cell, number, values, copied.get(cell))
-                assert other.text != each.text, f"{step.name}{cell}: {each.printed.text} and {text}"
+                assert other.text != each.text, (
+                    f"{step.full_name(cell)}: {each.printed.text} and {text}"
+                )
         calculation.add(step, values, verdicts)
 
 
@@ -117,26 +115,26 @@ def changed(sheet, step_name, **changes):
     return dataclasses.replace(sheet, steps=steps)
 
 
-def test_a_claimed_verdict_that_is_not_so_is_an_error():
+def test_wrong_claim_is_an_error():
     sheet = load_shipped("softmax-11.7")
-    assert sheet.steps[0].claimed == {(1, 1): "truncated"}
-    checked = check_sheet(changed(sheet, "weight", claimed={(1, 1): "nearest"}))
-    assert checked.errors == ["weight[1]: the sheet claims 'nearest', it is 'truncated'"]
+    assert sheet.steps[0].claimed == {(0, 0): "truncated"}
+    checked = check_sheet(changed(sheet, "weight", claimed={(0, 0): "nearest"}))
+    assert checked.errors == ["weight[1]: the sheet claims 'nearest', the verdict is 'truncated'"]
     assert not checked.is_explained
 
 
-def test_a_wrong_correction_and_a_slip_that_is_not_there_are_errors():
+def test_wrong_slip_is_an_error():
     sheet = load_shipped("self-attention-3x4")
     slip = sheet.slips[0]
     wrong = dataclasses.replace(sheet, slips=(dataclasses.replace(slip, right=("13",)),))
     assert "slip 1: E[2,3]: right is 12, not 13" in check_sheet(wrong).errors
     elsewhere = dataclasses.replace(
-        sheet, slips=(*sheet.slips, dataclasses.replace(slip, number="99", cells=((1, 1),)))
+        sheet, slips=(*sheet.slips, dataclasses.replace(slip, number="99", cells=((0, 0),)))
     )
-    assert "slip 99: E[1,1] does not show it, it is 'agrees'" in check_sheet(elsewhere).errors
+    assert "slip 99: the verdict on E[1,1] is 'agrees'" in check_sheet(elsewhere).errors
 
 
-def test_a_slip_explains_the_number_that_it_names_and_no_other():
+def test_slip_explains_its_number_only():
     sheet = load_shipped("self-attention-3x4")
     grid = [list(row) for row in next(step for step in sheet.steps if step.name == "E").printed]
     grid[1][2] = read_number("17")
@@ -144,16 +142,16 @@ def test_a_slip_explains_the_number_that_it_names_and_no_other():
     assert checked.counts()["unexplained"] > 0
 
 
-def test_another_formula_that_gives_something_else_is_an_error():
+def test_also_formula_mismatch_is_an_error():
     sheet = load_shipped("mha-2")
     step = next(step for step in sheet.steps if step.name == "Y")
     assert [formula.text[:11] for formula in step.also] == ["our_layer(X", "torch_layer"]
     other = dataclasses.replace(step.compute, text="A", tree=step.also[0].tree.args[0])
     checked = check_sheet(changed(sheet, "Y", also=(other,)))
-    assert any("gives something else" in error for error in checked.errors)
+    assert any("gives other numbers" in error for error in checked.errors)
 
 
-def test_the_model_of_lets_go_computes_the_sheets_vectors():
+def test_lets_go_model_computes_printed_vectors():
     ought, printed = (trace_sheet(load_shipped(name)) for name in ("lets-go", "lets-go-as-printed"))
     # The printed (3) and (5) are [5.9, 0.5] and [1.4, 6.7], from rounded numbers.
     assert ought["decoder.output"][0].tolist() == [
@@ -167,13 +165,13 @@ def test_the_model_of_lets_go_computes_the_sheets_vectors():
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in WEIGHTS.glob("*")))
-def test_shipped_weights_are_those_of_the_sheet(name):
+def test_shipped_weights_equal_sheet_weights(name):
     weights = read_tensors(WEIGHTS / f"{name}.safetensors")
     expected = {key: each.float() for key, each in sheet_weights(load_shipped(name)).items()}
     torch.testing.assert_close(weights, expected, rtol=0, atol=0)
 
 
-def test_lets_go_has_the_weights_that_the_sheet_prints():
+def test_lets_go_weights_are_the_printed_ones():
     weights = read_tensors(WEIGHTS / "lets-go.safetensors")
     assert weights["encoder.layers.0.self_attention.query.weight"].tolist() == [
         pytest.approx([1.1, -2.8]), pytest.approx([0.6, 2.4]),
@@ -181,7 +179,7 @@ def test_lets_go_has_the_weights_that_the_sheet_prints():
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
 
 
-def test_the_question_of_the_sheet_is_answered(works):
+def test_positional_sheet_question(works):
     values = {each.step.name: each.values["exact"].item() for each in works["positional-4d"].steps
               if each.step.name in ("PE33", "PE33_boxed")}  # fmt: skip
     assert values == {

@@ -16,7 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from minitransformer.command_line import run_command, take_interrupts
+from minitransformer.command_line import raise_on_interrupt, run_command
 from minitransformer.config import find_config, load_config
 from minitransformer.errors import UsageError
 
@@ -62,7 +62,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     config = load_config(find_config(options.config), options.set) if options.config else None
-    take_interrupts()
+    raise_on_interrupt()
     # torch takes seconds to load, so mistakes on the command line are reported before
     if options.pitfall:
         from minitransformer.doctor.pitfalls import show_pitfalls

@@ -23,8 +23,8 @@ from torch import Tensor
 from minitransformer.command_line import (
     add_weights_options,
     check_weights_options,
+    raise_on_interrupt,
     run_command,
-    take_interrupts,
 )
 from minitransformer.config import Mistake, build_section
 from minitransformer.data.batching import make_batch
@@ -244,7 +244,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    take_interrupts()
+    raise_on_interrupt()
     options = parse(arguments)
     config = RunFolder(options.run).load_config()
     task = config.data.train

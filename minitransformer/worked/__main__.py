@@ -1,4 +1,4 @@
-"""python -m minitransformer.worked [NAME | --file FILE] [--json | --html FILE | …]"""
+"""python -m minitransformer.worked [NAME | --file FILE] [--json | --html FILE | ...]"""
 
 if __name__ == "__main__":
     from minitransformer.command_line import end_on_interrupt
@@ -9,30 +9,33 @@ import argparse
 import sys
 from pathlib import Path
 
-from minitransformer.command_line import run_command, take_interrupts
+from minitransformer.command_line import raise_on_interrupt, run_command
 from minitransformer.errors import UsageError, did_you_mean
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m minitransformer.worked",
-        description="Hand-calculated attention examples, re-run by our own code. "
-        "Without a name: all of them, with counts.",
+        description="Check attention examples that were calculated by hand: every printed number "
+        "is computed again with this project's own functions. Without a name: count all examples.",
     )
     parser.add_argument("name", nargs="?", help="an example, such as lets-go")
     parser.add_argument("--file", type=Path, help="check a sheet of your own, in the same format")
     parser.add_argument(
-        "--run", type=Path, help="the trained run that a procedure is shown on (school: tiny-bn)"
-    )
+        "--run", type=Path,
+        help="the trained run on which a procedure without numbers is checked "
+        "(default for school: runs/tiny-bn)",
+    )  # fmt: skip
     parser.add_argument(
-        "--operations", action="store_true", help="list what the formulas of a sheet may call"
+        "--operations", action="store_true", help="list the operations that formulas may call"
     )
     form = parser.add_mutually_exclusive_group()
     for name in ("json", "markdown", "latex"):
         form.add_argument(f"--{name}", action="store_true", help=f"print {name}")
     form.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page; of all of them, with an index"
-    )
+        "--html", type=Path, metavar="FILE",
+        help="write a page; without a name, of all examples with an index",
+    )  # fmt: skip
     form.add_argument(
         "--weights", type=Path, metavar="FILE.safetensors",
         help="write the weights of a sheet's model, for training.init_from",
@@ -51,22 +54,22 @@ def main(arguments: list[str]) -> int:
     if options.name and Path(options.name).is_file():
         raise UsageError(f"{options.name} is a file: check it with --file {options.name}")
 
-    # torch takes seconds to load, so mistakes on the command line are found before
+    # Imported here: usage errors are found without torch, whose import takes seconds.
     from minitransformer.checkpoint import tensor_bytes
-    from minitransformer.worked import documents, pages, report
+    from minitransformer.worked import documents, report
     from minitransformer.worked.engine import check_sheet
-    from minitransformer.worked.operations import operations_text
+    from minitransformer.worked.formulas import operations_text
     from minitransformer.worked.reader import SHIPPED, load_sheet, load_shipped
     from minitransformer.worked.sheet_model import run_tensors, sheet_weights
 
-    take_interrupts()
+    raise_on_interrupt()
     if options.operations:
         print(operations_text())
         return 0
     if options.name and options.name not in SHIPPED:
         raise UsageError(
             f"there is no example '{options.name}'{did_you_mean(options.name, SHIPPED)} "
-            f"(there: {', '.join(SHIPPED)})"
+            f"(available: {', '.join(SHIPPED)})"
         )
     if options.file or options.name:
         sheet = load_sheet(options.file) if options.file else load_shipped(options.name)
@@ -76,18 +79,19 @@ def main(arguments: list[str]) -> int:
             print(f"wrote {options.weights}")
             return 0
         checked = [check_sheet(sheet, run_tensors(sheet, options.run))]
-        shown = documents.sheet_json(checked[0]) if options.json else report.sheet_text(checked[0])
+        text, json = report.sheet_text, documents.sheet_json
+        output = json(checked[0]) if options.json else text(checked[0])
     else:
         checked = [check_sheet(load_shipped(name)) for name in SHIPPED]
-        shown = documents.list_json(checked) if options.json else report.list_text(checked)
+        output = documents.list_json(checked) if options.json else report.list_text(checked)
     if options.markdown:
-        shown = "\n\n".join(documents.sheet_markdown(each) for each in checked)
+        output = "\n\n".join(documents.sheet_markdown(each) for each in checked)
     elif options.latex:
-        shown = documents.latex_document(checked)
+        output = documents.latex_document(checked)
     elif options.html:
-        options.html.write_text(pages.worked_page(checked), encoding="utf-8", newline="\n")
-        shown = f"wrote {options.html}"
-    print(shown)
+        options.html.write_text(documents.html_page(checked), encoding="utf-8", newline="\n")
+        output = f"wrote {options.html}"
+    print(output)
     return 0 if all(each.is_explained for each in checked) else 1
 
 

@@ -1,5 +1,6 @@
 """The lecture's text classifiers: shapes and parameter counts, as torch-summary prints them."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 VOCAB_SIZE, LENGTH, D_EMBEDDING, CLASSES = 20_000, 500, 128, 2
 FLOAT_BYTES, MEGABYTE = 4, 2**20
+Weighted = nn.Embedding | nn.Linear | nn.Conv1d
 
 
 class RecurrentClassifier(nn.Module):
@@ -27,41 +29,41 @@ class RecurrentClassifier(nn.Module):
         return output
 
 
-class WordsLast(nn.Module):
-    """Turn [B, L, D] into the [B, D, L] that a convolution wants."""
+class Transpose(nn.Module):
+    """Turn [B, L, D] into the [B, D, L] that a convolution expects."""
 
     def forward(self, states: Tensor) -> Tensor:
         return states.transpose(1, 2)
 
 
 def perceptron() -> nn.Module:
-    model = nn.Sequential()
-    model.add_module("embedding", nn.Embedding(VOCAB_SIZE, D_EMBEDDING))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("fc1", nn.Linear(LENGTH * D_EMBEDDING, 1024))
-    model.add_module("relu1", nn.ReLU())
-    model.add_module("fc2", nn.Linear(1024, 128))
-    model.add_module("relu2", nn.ReLU())
-    model.add_module("fc3", nn.Linear(128, CLASSES))
-    return model
+    return nn.Sequential(OrderedDict(
+        embedding=nn.Embedding(VOCAB_SIZE, D_EMBEDDING),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(LENGTH * D_EMBEDDING, 1024),
+        relu1=nn.ReLU(),
+        fc2=nn.Linear(1024, 128),
+        relu2=nn.ReLU(),
+        fc3=nn.Linear(128, CLASSES),
+    ))  # fmt: skip
 
 
 def convolutional(channels: int, *, pooled: bool) -> nn.Module:
-    """Two convolutions, then all of their outputs or the largest of each channel."""
-    model = nn.Sequential()
-    model.add_module("embedding", nn.Embedding(VOCAB_SIZE, D_EMBEDDING))
-    model.add_module("words_last", WordsLast())
-    model.add_module("conv1", nn.Conv1d(D_EMBEDDING, 128, kernel_size=7, stride=3))
-    model.add_module("relu1", nn.ReLU())
-    model.add_module("conv2", nn.Conv1d(128, channels, kernel_size=7, stride=3))
-    model.add_module("relu2", nn.ReLU())
-    if pooled:
-        model.add_module("pool", nn.AdaptiveMaxPool1d(1))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("fc1", nn.Linear(channels if pooled else channels * 53, 128))
-    model.add_module("relu3", nn.ReLU())
-    model.add_module("fc2", nn.Linear(128, CLASSES))
-    return model
+    """Build two convolutions, then a dense layer on all outputs or on each channel's maximum."""
+    pool = {"pool": nn.AdaptiveMaxPool1d(1)} if pooled else {}
+    return nn.Sequential(OrderedDict[str, nn.Module](
+        embedding=nn.Embedding(VOCAB_SIZE, D_EMBEDDING),
+        transpose=Transpose(),
+        conv1=nn.Conv1d(D_EMBEDDING, 128, kernel_size=7, stride=3),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv1d(128, channels, kernel_size=7, stride=3),
+        relu2=nn.ReLU(),
+        **pool,
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(channels if pooled else channels * 53, 128),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(128, CLASSES),
+    ))  # fmt: skip
 
 
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
@@ -79,13 +81,13 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
 def built(name: str) -> tuple[nn.Module, dict[str, torch.Size]]:
     """Return a classifier and the output shape of each of its layers for one text."""
     if name not in BUILDERS:
-        raise ValueError(f"there is no classifier '{name}' (there: {', '.join(BUILDERS)})")
+        raise ValueError(f"there is no classifier '{name}' (available: {', '.join(BUILDERS)})")
     shapes: dict[str, torch.Size] = {}
 
     def keep_shape(layer: str, _module: nn.Module, _inputs: object, output: Any) -> None:
         shapes[layer] = (output[0] if isinstance(output, tuple) else output).shape[1:]
 
-    # A recurrent network on the meta device runs word by word, which takes seconds.
+    # A recurrent network on the meta device runs token by token, which takes seconds.
     with torch.device("cpu" if name in ("rnn", "bilstm") else "meta"), torch.no_grad():
         model = BUILDERS[name]()
         for layer, module in model.named_children():
@@ -95,10 +97,10 @@ def built(name: str) -> tuple[nn.Module, dict[str, torch.Size]]:
 
 
 def output_shape(name: str, layer: str) -> list[int]:
-    """Return the shape of what a layer puts out for one text."""
+    """Return the shape of a layer's output for one text."""
     shapes = built(name)[1]
     if layer not in shapes:
-        raise ValueError(f"'{name}' has no layer '{layer}' (there: {', '.join(shapes)})")
+        raise ValueError(f"'{name}' has no layer '{layer}' (available: {', '.join(shapes)})")
     return list(shapes[layer])
 
 
@@ -118,24 +120,27 @@ def widths(name: str) -> list[int]:
     return [model.rnn.hidden_size, model.embedding.embedding_dim, model.fc.out_features]
 
 
+def layers_with_weights(name: str) -> list[tuple[Weighted, torch.Size]]:
+    """Return a classifier's embedding, dense and convolutional layers with their output shapes."""
+    model, shapes = built(name)
+    return [
+        (module, shapes[layer])
+        for layer, module in model.named_children()
+        if isinstance(module, Weighted)
+    ]
+
+
 def mult_adds(name: str) -> int:
     """Count each weight once, a convolution's once per position, as torch-summary does."""
-    model, shapes = built(name)
     return sum(
-        module.weight.numel() * (shapes[layer][-1] if isinstance(module, nn.Conv1d) else 1)
-        for layer, module in model.named_children()
-        if isinstance(module, nn.Embedding | nn.Linear | nn.Conv1d)
+        module.weight.numel() * (shape[-1] if isinstance(module, nn.Conv1d) else 1)
+        for module, shape in layers_with_weights(name)
     )
 
 
 def megabytes(name: str, batch: int) -> list[float]:
     """Return the size of input, both passes, parameters and all, as torch-summary does."""
-    model, shapes = built(name)
-    outputs = sum(
-        shapes[layer].numel()
-        for layer, module in model.named_children()
-        if isinstance(module, nn.Embedding | nn.Linear | nn.Conv1d)
-    )
+    outputs = sum(shape.numel() for _, shape in layers_with_weights(name))
     numbers = [batch * LENGTH, 2 * outputs, parameter_counts(name)[0]]
     sizes = [number * FLOAT_BYTES / MEGABYTE for number in numbers]
     return [*sizes, sum(sizes)]

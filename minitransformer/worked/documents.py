@@ -1,27 +1,36 @@
-"""Worked sheets as JSON, Markdown and LaTeX."""
+"""Checked sheets as JSON, Markdown, LaTeX and HTML."""
 
 import json
 import math
 import re
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
+from minitransformer.explain.page.writer import filled, page_style
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
-    CellVerdict,
     CheckedSheet,
     CheckedStep,
+    Verdict,
     slip_order,
 )
 from minitransformer.worked.report import (
+    HEADINGS,
+    MEANING,
+    count_row,
     followers,
-    heading,
-    labelled,
+    given_matrices,
+    mark,
+    mark_legend,
+    our_rows,
     sheet_facts,
     shortened,
     step_notes,
     summary,
 )
+from minitransformer.worked.sheet import Cell
 
 LATEX_HEAD = r"""% compile with xelatex or lualatex; other scripts need \setmainfont{...}
 \documentclass{article}
@@ -29,13 +38,15 @@ LATEX_HEAD = r"""% compile with xelatex or lualatex; other scripts need \setmain
 \usepackage[margin=2cm]{geometry}
 \setcounter{MaxMatrixCols}{99}
 \begin{document}"""
-MAX_COLUMNS = 8  # of two matrices side by side
+LATEX_COLUMNS = 8  # of two matrices side by side
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
     "→": r"$\to$", "√": r"$\surd$", "·": r"$\cdot$", "ᵀ": r"$^T$", "…": r"\dots{}",
     "×": r"$\times$", "<": r"$<$", ">": r"$>$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }  # fmt: skip
+NARROW = 20  # characters of a row that surely fits on a phone
+CSS_CLASSES = {"slip": "wrong", "unexplained": "wrong", "follows": "follows"}
 
 
 def list_json(checked: list[CheckedSheet]) -> str:
@@ -58,7 +69,7 @@ def sheet_json(checked: CheckedSheet) -> str:
                 {
                     "number": int(slip.number),
                     "step": slip.step,
-                    "cells": slip.cells,
+                    "cells": [from_one(cell) for cell in slip.cells],
                     "wrote": slip.wrote,
                     "right": slip.right,
                     "why": slip.why,
@@ -66,8 +77,12 @@ def sheet_json(checked: CheckedSheet) -> str:
                 for slip in sheet.slips
             ],
             "found": [
-                {"step": step, **cell_data(verdict), "follow": followers(checked, step + cell)}
-                for step, cell, verdict in labelled(checked)
+                {
+                    "step": step.name,
+                    **cell_data(cell, verdict),
+                    "follow": followers(checked, step.full_name(cell)),
+                }
+                for step, cell, verdict in checked.verdicts()
                 if verdict.kind == "unexplained"
             ],
             "complaints": checked.errors,
@@ -95,21 +110,26 @@ def step_data(each: CheckedStep) -> dict[str, Any]:
         "formula": step.compute.text if step.compute else None,
         "reprint": step.is_reprint,
         "ours": exact and [[json_number(value) for value in row] for row in exact],
-        "printed": [cell_data(verdict) for verdict in each.verdicts.values()],
+        "printed": [cell_data(cell, verdict) for cell, verdict in each.verdicts.items()],
         "text": step.text or None,
         "how": each.statement or None,
         "note": step.note or None,
     }
 
 
-def cell_data(verdict: CellVerdict) -> dict[str, Any]:
+def cell_data(cell: Cell, verdict: Verdict) -> dict[str, Any]:
     return {
-        "cell": verdict.cell,
+        "cell": from_one(cell),
         "printed": verdict.printed.text,
         "ours": None if verdict.exact is None else json_number(verdict.exact),
         "verdict": verdict.category,
         "how": verdict.text,
     }
+
+
+def from_one(cell: Cell) -> Cell:
+    """Return a cell as sheets number it."""
+    return cell[0] + 1, cell[1] + 1
 
 
 def json_number(value: float) -> float | str:
@@ -132,7 +152,7 @@ def sheet_markdown(checked: CheckedSheet) -> str:
         step = each.step
         printed = [[verdict.printed.text for verdict in row] for row in each.rows]
         cells = [
-            heading(step),
+            step.heading,
             f"`{step.compute.text}`" if step.compute else "",
             f"“{step.text}”" if step.text else inline(printed),
             inline(shortened(each.values["exact"])) if each.values else "",
@@ -182,7 +202,7 @@ def latex_section(checked: CheckedSheet) -> list[str]:
 
 def latex_step(checked: CheckedSheet, each: CheckedStep) -> list[str]:
     step = each.step
-    lines = [rf"\paragraph{{{latex(heading(step))}}}"]
+    lines = [rf"\paragraph{{{latex(step.heading)}}}"]
     if step.compute:
         lines.append(rf"\texttt{{{latex(step.compute.text)}}}")
     if step.text:
@@ -195,7 +215,7 @@ def latex_step(checked: CheckedSheet, each: CheckedStep) -> list[str]:
         ours = shortened(each.values["exact"])
         matrices["ours"] = [[latex_number(text) for text in row] for row in ours]
     parts = [latex_matrix(name, rows) for name, rows in matrices.items()]
-    if parts and sum(len(rows[0]) for rows in matrices.values()) <= MAX_COLUMNS:
+    if parts and sum(len(rows[0]) for rows in matrices.values()) <= LATEX_COLUMNS:
         parts = [r" \quad ".join(parts)]
     lines += [rf"\[{part}\]" for part in parts]
     return [*lines, *(rf"{latex(note)}\par" for note in step_notes(checked, each))]
@@ -206,7 +226,7 @@ def latex_matrix(name: str, rows: list[list[str]]) -> str:
     return rf"\text{{{name}}}\ \begin{{bmatrix}} {body} \end{{bmatrix}}"
 
 
-def latex_cell(verdict: CellVerdict) -> str:
+def latex_cell(verdict: Verdict) -> str:
     """Return a printed number, underlined and with the numbers of its slips if it is wrong."""
     text = latex_number(verdict.printed.text)
     if verdict.kind not in ("slip", "follows", "unexplained"):
@@ -225,3 +245,96 @@ def latex_number(text: str) -> str:
 def latex(text: str) -> str:
     """Escape LaTeX's own characters."""
     return "".join(LATEX_ESCAPES.get(character, character) for character in text)
+
+
+def html_page(checked: list[CheckedSheet]) -> str:
+    """Return one sheet as a page, or several after an index."""
+    is_alone = len(checked) == 1
+    title = checked[0].sheet.title if is_alone else "Worked by hand, checked by machine"
+    sections = "\n".join(html_sheet(each, is_alone=is_alone) for each in checked)
+    body = f"""<main>
+<h1>{escape(title)}</h1>
+<p class="quiet">Every printed number, run again through the functions that train the models.</p>
+{"" if is_alone else html_index(checked)}
+{sections}
+</main>"""
+    return filled("frame.html", title=escape(title), style=page_style(body), body=body)
+
+
+def html_index(checked: list[CheckedSheet]) -> str:
+    """Return a table of the sheets with their counts."""
+    headings = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("example", *HEADINGS))
+    rows = []
+    for each in checked:
+        cells = "".join(f"<td>{number}</td>" for number in count_row(each.counts()))
+        name = escape(each.sheet.name)
+        rows.append(f'<tr><th scope="row"><a href="#{name}">{name}</a></th>{cells}</tr>')
+    table = (
+        f'<table class="counts"><thead><tr>{headings}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="All examples">{table}</div>'
+        f'\n<p class="quiet">{escape(MEANING)}</p>'
+    )
+
+
+def html_sheet(checked: CheckedSheet, *, is_alone: bool) -> str:
+    sheet = checked.sheet
+    lines = [f'<section class="sheet" id="{escape(sheet.name)}">']
+    lines += [] if is_alone else [f"<h2>{escape(sheet.title)}</h2>"]
+    lines += [f'<p class="quiet">from: {escape(sheet.source)}</p>'] if sheet.source else []
+    if facts := sheet_facts(sheet):
+        lines += ["<ul>", *(f"<li>{escape(fact)}</li>" for fact in facts), "</ul>"]
+    given = [html_matrix(name, rows) for name, rows in given_matrices(sheet).items()]
+    lines += ['<div class="equation">', *given, "</div>"] if given else []
+    if legend := mark_legend(checked):
+        lines.append(f'<p class="quiet">{escape(legend)}</p>')
+    level = "h2" if is_alone else "h3"
+    for number, each in enumerate(checked.steps, start=1):
+        lines += html_step(checked, number, each, level)
+    return "\n".join([*lines, f"<pre>{escape(summary(checked))}</pre>", "</section>"])
+
+
+def html_step(checked: CheckedSheet, number: int, each: CheckedStep, level: str) -> list[str]:
+    step = each.step
+    lines = [f"<{level}>{number}. {escape(step.heading)}</{level}>"]
+    if step.compute:
+        lines.append(f"<p><code>= {escape(step.compute.text)}</code></p>")
+    if step.text:
+        verdict = "" if each.statement == NOT_RUN else f": <b>{escape(each.statement)}</b>"
+        lines.append(f"<p>“{escape(step.text)}”{verdict}</p>")
+    lines.append('<div class="equation">')
+    if step.printed:
+        lines.append(html_matrix("printed", each.rows))
+    if each.values:
+        lines.append(html_matrix("ours", our_rows(each)))
+    lines.append("</div>")
+    if notes := step_notes(checked, each):
+        lines += ['<ul class="notes">', *(f"<li>{escape(note)}</li>" for note in notes), "</ul>"]
+    return lines
+
+
+def html_matrix(name: str, rows: Sequence[Sequence[str | Verdict]]) -> str:
+    """Return a matrix of texts, or of printed numbers with their verdicts, as a captioned table."""
+    lines = [f"<tr>{''.join(map(html_cell, row))}</tr>" for row in rows]
+    table = f'<table class="sheet-matrix"><tbody>{"".join(lines)}</tbody></table>'
+    longest = max((sum(len(text_of(cell)) + 2 for cell in row) for row in rows), default=0)
+    may_scroll = ' tabindex="0"' if longest > NARROW else ""
+    label = f'role="group" aria-label="{escape(name)}"{may_scroll}'
+    return (
+        f"<figure><figcaption><b>{escape(name)}</b></figcaption>"
+        f'<div class="scroll" {label}>{table}</div></figure>'
+    )
+
+
+def html_cell(cell: str | Verdict) -> str:
+    if isinstance(cell, str):
+        return f"<td>{escape(cell)}</td>"
+    css_class = CSS_CLASSES.get(cell.kind, "scan" if cell.is_scan else "")
+    sign = f"<sup>{escape(mark(cell))}</sup>" if mark(cell) else ""
+    return f'<td class="{css_class}" title="{escape(cell.text)}">{escape(text_of(cell))}{sign}</td>'
+
+
+def text_of(cell: str | Verdict) -> str:
+    return cell if isinstance(cell, str) else cell.printed.text

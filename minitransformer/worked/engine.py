@@ -1,7 +1,7 @@
 """Compute every step of a sheet with our own functions, and explain each printed number."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.errors import SheetError
-from minitransformer.worked.formulas import evaluate
-from minitransformer.worked.operations import size
+from minitransformer.worked.formulas import evaluate, size
 from minitransformer.worked.sheet import (
     RELATIVE_TOLERANCE,
     RULES,
@@ -21,26 +20,26 @@ from minitransformer.worked.sheet import (
     Slip,
     Step,
     by_cell,
+    format_number,
     is_rounded,
-    is_same,
     read_number,
-    rounded_like,
-    shortest,
+    round_like,
 )
 from minitransformer.worked.sheet_model import select_tensor, trace_sheet
 
 CATEGORIES = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", "not_checkable",
               "unexplained")  # fmt: skip
 NOT_RUN = "not run"  # a statement whose check needs a trained run
-FLOAT64_TOLERANCE = 1e-12  # between two formulas for the same numbers
+TOLERANCE = 1e-12  # between two formulas for the same numbers
 
+# Variants of the calculation and roundings to try; the first that gives the printed number counts.
 # Whoever works with rounded numbers is assumed to round to nearest before truncating.
 CANDIDATES = [
     ("exact", ""), ("exact", "nearest"), ("exact", "half-down"),
     ("printed", "nearest"), ("printed", "half-down"),
     ("exact", "truncated"), ("printed", "truncated"),
     ("hidden", "nearest"), ("hidden", "half-down"), ("hidden", "truncated"),
-    ("mended", "nearest"), ("mended", "half-down"), ("mended", "truncated"),
+    ("corrected", "nearest"), ("corrected", "half-down"), ("corrected", "truncated"),
     ("carried", "nearest"), ("carried", "half-down"), ("carried", "truncated"),
     ("exact", "double-rounded"),
 ]  # fmt: skip
@@ -52,17 +51,16 @@ Matrices = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class CellVerdict:
+class Verdict:
     """A printed number, our value, and what explains the number."""
 
-    cell: Cell
     printed: Printed
     exact: float | None  # None where nothing can be computed
     kind: Kind
     variant: str = "exact"  # of the calculation, that gives the number
     rounding: str = ""  # of its value; none where the number is the value
     slips: SlipIds = NO_SLIPS  # that made the number wrong
-    earlier_slips: SlipIds = NO_SLIPS  # of a new slip: those behind what was right to print
+    earlier_slips: SlipIds = NO_SLIPS  # of a new slip: those that changed its right value
     is_scan: bool = False  # read from a damaged scan
 
     @property
@@ -88,11 +86,6 @@ class CellVerdict:
             "not checkable": "not_checkable", "unexplained": "unexplained",
         }[self.kind]  # fmt: skip
 
-    @property
-    def is_new_slip(self) -> bool:
-        """Whether the number is wrong by itself and not because of an earlier one."""
-        return self.kind in ("slip", "unexplained")
-
     def slip_list(self, separator: str) -> str:
         """Return the slips that made the number wrong, in the order of their numbers."""
         return separator.join(sorted(self.slips, key=slip_order))
@@ -102,7 +95,7 @@ def slip_order(slip: str) -> tuple[int, str]:
     return (int(slip), "") if slip.isdecimal() else (10**9, slip)
 
 
-Verdicts = dict[Cell, CellVerdict]
+Verdicts = dict[Cell, Verdict]
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class CheckedStep:
     statement: str = ""  # the verdict on a statement in words
 
     @property
-    def rows(self) -> list[list[CellVerdict]]:
+    def rows(self) -> list[list[Verdict]]:
         """The verdicts in the rows that are printed."""
         verdicts = iter(self.verdicts.values())
         return [[next(verdicts) for _ in row] for row in self.step.printed]
@@ -123,35 +116,36 @@ class CheckedStep:
 
 @dataclass(frozen=True)
 class CheckedSheet:
-    """A sheet with its verdicts; `errors` say where it is not what it claims to be."""
+    """A sheet with its verdicts; `errors` are the claims of the sheet that do not hold."""
 
     sheet: Sheet
     steps: list[CheckedStep]
     errors: list[str]
 
+    def verdicts(self) -> Iterator[tuple[Step, Cell, Verdict]]:
+        """Yield the verdict on every printed number."""
+        for each in self.steps:
+            for cell, verdict in each.verdicts.items():
+                yield each.step, cell, verdict
+
     def counts(self, *, reprints: bool = False) -> Counter[str]:
         """Count the numbers of each category, first prints or reprints."""
         return Counter(
-            verdict.category
-            for each in self.steps
-            if each.step.is_reprint == reprints
-            for verdict in each.verdicts.values()
+            verdict.category for step, _, verdict in self.verdicts() if step.is_reprint == reprints
         )
 
     @property
     def is_explained(self) -> bool:
         """Whether every number and every statement of the sheet is accounted for."""
-        return not self.errors and not any(
-            each.statement == "unexplained"
-            or any(verdict.kind == "unexplained" for verdict in each.verdicts.values())
-            for each in self.steps
-        )
+        found = [each.statement for each in self.steps]
+        found += [verdict.kind for _, _, verdict in self.verdicts()]
+        return not self.errors and "unexplained" not in found
 
 
 def check_sheet(sheet: Sheet, run: Matrices | None = None) -> CheckedSheet:
     """Compute every step of a sheet with our own functions, and compare.
 
-    A procedure in words is checked with the tensors of a `run`, or else only read.
+    A procedure in words is checked with the tensors of a `run`; without one, it is not checked.
     """
     if sheet.run and run is None:
         unchecked = [CheckedStep(step, None, {}, NOT_RUN) for step in sheet.steps]
@@ -163,35 +157,33 @@ def check_sheet(sheet: Sheet, run: Matrices | None = None) -> CheckedSheet:
     for step in sheet.steps:
         values = calculation.values_of(step) if step.compute else None
         verdicts = calculation.check(step, values)
-        statement = check_statement(sheet, step, calculation.matrices["exact"])
+        exact = calculation.matrices["exact"]
+        statement = check_statement(sheet, step, exact)
         steps.append(CheckedStep(step, values, verdicts, statement))
         errors += wrong_claims(step, verdicts, statement)
         if values is None:
             continue
         calculation.add(step, values, verdicts)
         where = f"{sheet.where}: step '{step.name}'"
-        exact = calculation.matrices["exact"]
         others = {formula.text: evaluate(formula, exact, where) for formula in step.also}
         if step.traced:
             others[step.traced] = select_tensor(traced, step.traced, where)
         for name, other in others.items():
-            if not is_close(other, values["exact"]):
-                listed = [[float(shortest(value)) for value in row] for row in other.tolist()]
-                errors.append(f"{step.name}: {name} gives something else: {listed}")
+            ours = values["exact"]
+            is_close = other.shape == ours.shape and torch.allclose(
+                other, ours, rtol=TOLERANCE, atol=TOLERANCE
+            )
+            if not is_close:
+                listed = [[float(format_number(value)) for value in row] for row in other.tolist()]
+                errors.append(f"{step.name}: {name} gives other numbers: {listed}")
     return CheckedSheet(sheet, steps, errors + wrong_slips(sheet, steps))
-
-
-def is_close(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and torch.allclose(
-        first, second, rtol=FLOAT64_TOLERANCE, atol=FLOAT64_TOLERANCE
-    )
 
 
 def check_statement(sheet: Sheet, step: Step, matrices: Matrices) -> str:
     """Return the verdict on a statement: by its check, or as claimed where there is none."""
     if not step.text:
         return ""
-    claimed = step.claimed.get((1, 1), "not checkable")
+    claimed = step.claimed.get((0, 0), "not checkable")
     slip = next((slip for slip in sheet.slips if slip.step == step.name), None)
     if step.check is None:  # read, not computed
         is_slip = slip is not None and claimed == f"slip {slip.number}"
@@ -202,52 +194,49 @@ def check_statement(sheet: Sheet, step: Step, matrices: Matrices) -> str:
 
 
 def wrong_claims(step: Step, verdicts: Verdicts, statement: str) -> list[str]:
-    """Return where a sheet claims another verdict than ours."""
+    """Return an error for each verdict that the sheet claims otherwise."""
     if not step.claimed:
         return []
     claims = {
-        f"{step.name}{step.cell_name(cell)}": (step.claimed[cell], verdict.text)
+        step.full_name(cell): (step.claimed[cell], verdict.text)
         for cell, verdict in verdicts.items()
     }
     if step.text:
-        claims[step.name] = (step.claimed[1, 1], statement)
+        claims[step.name] = (step.claimed[0, 0], statement)
     return [
-        f"{name}: the sheet claims '{claimed}', it is '{found}'"
+        f"{name}: the sheet claims '{claimed}', the verdict is '{found}'"
         for name, (claimed, found) in claims.items()
         if claimed != found
     ]
 
 
 def wrong_slips(sheet: Sheet, steps: list[CheckedStep]) -> list[str]:
-    """Return which declared slips are not on the sheet, and which right values are not right."""
+    """Return an error for each declared slip that is not on the sheet or not right as declared."""
     by_name = {each.step.name: each for each in steps}
     errors = []
     for slip in sheet.slips:
-        found = by_name[slip.step]
-        if not slip.cells and found.statement != f"slip {slip.number}":
-            errors.append(f"slip {slip.number}: {slip.step} does not show it")
+        number, found = f"slip {slip.number}", by_name[slip.step]
+        if not slip.cells and found.statement != number:
+            errors.append(f"{number}: the verdict on {slip.step} is '{found.statement}'")
         # A slip in words has no cells; its right words are not computed.
         for cell, right in zip(slip.cells, slip.right if slip.cells else (), strict=True):
-            verdict = found.verdicts[cell]
-            name = f"slip {slip.number}: {slip.step}{found.step.cell_name(cell)}"
-            if verdict.text != f"slip {slip.number}":
-                errors.append(f"{name} does not show it, it is '{verdict.text}'")
+            verdict, name = found.verdicts[cell], found.step.full_name(cell)
+            if verdict.text != number:
+                errors.append(f"{number}: the verdict on {name} is '{verdict.text}'")
                 continue
-            number, exact = read_number(right), verdict.exact
+            declared, exact = read_number(right), verdict.exact
             assert exact is not None
-            if number is None or not (
-                is_same(number, exact) or is_rounded(number, exact, "nearest")
-            ):
-                errors.append(f"{name}: right is {shortest(exact)}, not {right}")
+            if declared is None or not is_rounded(declared, exact, "nearest"):
+                errors.append(f"{number}: {name}: right is {format_number(exact)}, not {right}")
     return errors
 
 
 class Calculation:
     """A sheet calculated up to some step, in variants that differ in what a step goes on with.
 
-    exact: our values. printed: the printed numbers. mended: the printed numbers, but what should
+    exact: our values. printed: the printed numbers. corrected: the printed numbers, but what should
     have been printed instead of a slip. carried: our values, but slips as printed. hidden: our
-    values, from weights with more digits than were printed, for sheets that have those.
+    values, from matrices with more digits than were printed, for sheets that have those.
     """
 
     def __init__(self, sheet: Sheet, run: Matrices | None = None) -> None:
@@ -256,13 +245,13 @@ class Calculation:
         self.steps: list[Step] = []
         self.verdicts: dict[str, Verdicts] = {}
         self.matrices = {
-            variant: dict(given) for variant in ("exact", "printed", "mended", "carried")
+            variant: dict(given) for variant in ("exact", "printed", "corrected", "carried")
         }
         if sheet.hidden:
             self.matrices["hidden"] = {**given, **sheet.hidden}
-        self.new_slips: dict[tuple[str, Cell], CellVerdict] = {}  # by step and cell
-        # For two variants, the slips behind each cell of each matrix.
-        self.slips: dict[str, dict[str, dict[Cell, SlipIds]]] = {"printed": {}, "mended": {}}
+        self.new_slips: dict[tuple[str, Cell], Verdict] = {}  # by step and cell
+        # For two variants, the slips that each cell of each matrix depends on.
+        self.slips: dict[str, dict[str, dict[Cell, SlipIds]]] = {"printed": {}, "corrected": {}}
 
     def values_of(self, step: Step) -> Matrices:
         """Compute a step in every variant."""
@@ -280,8 +269,7 @@ class Calculation:
             return {}
         if values is None:  # nothing to compute it from
             return {
-                cell: CellVerdict(cell, number, None, "not checkable")
-                for cell, number in step.cells.items()
+                cell: Verdict(number, None, "not checkable") for cell, number in step.cells.items()
             }
         printed, ours = (len(step.printed), len(step.printed[0])), tuple(values["exact"].shape)
         if printed != ours:
@@ -303,39 +291,36 @@ class Calculation:
         cell: Cell,
         printed: Printed,
         values: Matrices,
-        copied: CellVerdict | None = None,
-    ) -> CellVerdict:
+        copied: Verdict | None = None,
+    ) -> Verdict:
         """Explain one printed number; `copied` is the earlier print that a reprint copies."""
-        exact = at(values["exact"], cell)
+        exact = values["exact"][cell].item()
         is_scan = cell in step.scans
         if cell in step.uncheckable or printed.is_blank:
-            return CellVerdict(cell, printed, exact, "not checkable")
+            return Verdict(printed, exact, "not checkable")
         if copied is not None and copied.printed.value == printed.value and not is_scan:
             # A copied slip is the same slip; the copy of an undeclared one follows from it.
             if copied.kind == "unexplained":
                 copied = replace(copied, kind="follows", rounding="nearest")
-            return replace(copied, cell=cell, printed=printed, exact=exact, is_scan=False)
+            return replace(copied, printed=printed, exact=exact, is_scan=False)
         for variant, rounding in self.candidates():
-            value = at(values[variant], cell)
-            if is_rounded(printed, value, rounding) if rounding else is_same(printed, value):
-                slips = self.slips_behind(step, variant, rounds_to(printed, cell, rounding))
+            if is_rounded(printed, values[variant][cell].item(), rounding):
+                slips = self.slips_of(step, variant, rounds_to(printed, cell, rounding))
                 kind: Kind = "follows" if slips else "right"
-                return CellVerdict(
-                    cell, printed, exact, kind, variant, rounding, slips, is_scan=is_scan
-                )
-        is_expected = is_value(at(values["printed"], cell), cell)
-        earlier = self.slips_behind(step, "printed", is_expected)
+                return Verdict(printed, exact, kind, variant, rounding, slips, is_scan=is_scan)
+        is_expected = is_value(values["printed"][cell].item(), cell)
+        earlier = self.slips_of(step, "printed", is_expected)
         if slip := self.declared_slip(step, cell, printed):
             slips, kind = SlipIds([slip.number]), "slip"
         else:
-            slips, kind = SlipIds([f"{step.name}{step.cell_name(cell)}"]), "unexplained"
-        return CellVerdict(cell, printed, exact, kind, slips=slips, earlier_slips=earlier)
+            slips, kind = SlipIds([step.full_name(cell)]), "unexplained"
+        return Verdict(printed, exact, kind, slips=slips, earlier_slips=earlier)
 
     def candidates(self) -> list[tuple[str, str]]:
-        """Return the variants and roundings to try, in this order; the first that fits counts."""
+        """Return those of CANDIDATES that are possible on this sheet so far."""
         variants = {"exact", "hidden"} if self.sheet.hidden else {"exact", "printed"}
         if self.new_slips and not self.sheet.hidden:
-            variants |= {"mended", "carried"}
+            variants |= {"corrected", "carried"}
         roundings = ("", *RULES[self.sheet.rounding])
         return [each for each in CANDIDATES if each[0] in variants and each[1] in roundings]
 
@@ -354,10 +339,8 @@ class Calculation:
             reproduced = evaluate(slip.reproduced, self.matrices["printed"], where)
             if reproduced.shape[0] != 1 or reproduced.shape[1] < len(slip.cells):
                 raise SheetError(f"{where}: is {size(reproduced)}, for {len(slip.cells)} cells")
-            value = float(reproduced[0, index])
-            if is_same(printed, value) or any(
-                is_rounded(printed, value, rounding) for rounding in RULES["any"]
-            ):
+            value = reproduced[0, index].item()
+            if any(is_rounded(printed, value, rounding) for rounding in RULES["any"]):
                 return slip
         return None
 
@@ -366,48 +349,35 @@ class Calculation:
         assert step.compute is not None
         if not step.compute.only_rearranges:  # numbers that this sheet did not print before
             return {}
-        exact = self.matrices["exact"]
-        numbered: Matrices = {}
-        prints: list[CellVerdict | None] = []
+        # Rearrange the indices of the earlier prints instead of their numbers.
+        indices: Matrices = {}
+        prints: list[Verdict | None] = []
         for name in step.compute.names:
-            numbered[name] = torch.zeros_like(exact[name])
-            for cell in cells_of(exact[name]):
-                set_at(numbered[name], cell, len(prints))
+            indices[name] = torch.zeros_like(self.matrices["exact"][name])
+            for cell in cells_of(indices[name]):
+                indices[name][cell] = len(prints)
                 prints.append(self.verdicts.get(name, {}).get(cell))
-        moved = self.compute(step, numbered)
-        origins = {cell: prints[int(at(moved, cell))] for cell in cells_of(moved)}
-        return {cell: origin for cell, origin in origins.items() if origin is not None}
+        moved = by_cell(self.compute(step, indices).tolist())
+        originals = {cell: prints[int(index)] for cell, index in moved.items()}
+        return {cell: original for cell, original in originals.items() if original is not None}
 
-    def slips_behind(
-        self, step: Step, variant: str, still_fits: Callable[[Tensor], bool]
-    ) -> SlipIds:
+    def slips_of(self, step: Step, variant: str, fits: Callable[[Tensor], bool]) -> SlipIds:
         """Return the slips without which a value would not fit; all, if none alone decides it."""
         without: Callable[[SlipIds], Tensor]
         if variant == "carried":
             slips = NO_SLIPS.union(*(verdict.slips for verdict in self.new_slips.values()))
             without = partial(self.carried_value_without, step)
         elif variant in self.slips:
-            slips = NO_SLIPS.union(*self.tainted_cells(step, variant).values())
+            slips = NO_SLIPS.union(*self.input_slips(step, variant).values())
             without = partial(self.value_without, step, variant)
         else:
             return NO_SLIPS
-        if not slips or still_fits(without(slips)):
+        if not slips or fits(without(slips)):
             return NO_SLIPS
-        return SlipIds(each for each in slips if not still_fits(without(SlipIds([each])))) or slips
+        return SlipIds(each for each in slips if not fits(without(SlipIds([each])))) or slips
 
-    def value_without(self, step: Step, variant: str, slips: SlipIds) -> Tensor:
-        """Compute a step in a variant, from our values where some slips spoiled what it reads."""
-        matrices = dict(self.matrices[variant])
-        tainted = self.tainted_cells(step, variant)
-        for name in {name for name, _ in tainted}:
-            matrices[name] = matrices[name].clone()
-        for (name, cell), behind in tainted.items():
-            if behind & slips:
-                set_at(matrices[name], cell, at(self.matrices["exact"][name], cell))
-        return self.compute(step, matrices)
-
-    def tainted_cells(self, step: Step, variant: str) -> dict[tuple[str, Cell], SlipIds]:
-        """Return what a step reads that goes back to slips."""
+    def input_slips(self, step: Step, variant: str) -> dict[tuple[str, Cell], SlipIds]:
+        """Return the cells of a step's inputs that depend on slips, and those slips."""
         assert step.compute is not None
         return {
             (name, cell): slips
@@ -416,70 +386,70 @@ class Calculation:
             if slips
         }
 
+    def value_without(self, step: Step, variant: str, slips: SlipIds) -> Tensor:
+        """Compute a step in a variant, with our values for inputs that depend on some slips."""
+        matrices = dict(self.matrices[variant])
+        input_slips = self.input_slips(step, variant)
+        for name in {name for name, _ in input_slips}:
+            matrices[name] = matrices[name].clone()
+        for (name, cell), own in input_slips.items():
+            if own & slips:
+                matrices[name][cell] = self.matrices["exact"][name][cell]
+        return self.compute(step, matrices)
+
     def carried_value_without(self, step: Step, slips: SlipIds) -> Tensor:
-        """Compute a step and all before it, going on with slips as printed but for some."""
+        """Compute a step and all before it, with all slips as printed but for some."""
         matrices = dict(self.matrices["exact"])
         for earlier in self.steps:
             matrices[earlier.name] = self.compute(earlier, matrices).clone()
             for (name, cell), verdict in self.new_slips.items():
                 if name == earlier.name and not verdict.slips & slips:
-                    set_at(matrices[name], cell, float(verdict.printed.value))
+                    matrices[name][cell] = float(verdict.printed.value)
         return self.compute(step, matrices)
 
     def add(self, step: Step, values: Matrices, verdicts: Verdicts) -> None:
         """Continue every variant with a checked step."""
-        printed, mended, carried = (
-            values[variant].clone() for variant in ("printed", "mended", "carried")
+        printed, corrected, carried = (
+            values[variant].clone() for variant in ("printed", "corrected", "carried")
         )
-        slips: dict[str, dict[Cell, SlipIds]] = {"printed": {}, "mended": {}}
+        slips: dict[str, dict[Cell, SlipIds]] = {"printed": {}, "corrected": {}}
         for cell, verdict in verdicts.items():
             if verdict.printed.is_blank:
                 continue
-            is_new = verdict.is_new_slip
-            value = float(verdict.printed.value)
-            # What the sheet's own numbers before it give, to as many digits as were printed.
-            right = rounded_like(verdict.printed, at(values["printed"], cell), self.sheet.rounding)
-            set_at(printed, cell, value)
-            set_at(mended, cell, right if is_new else value)
-            if is_new:
-                set_at(carried, cell, value)
+            number = float(verdict.printed.value)
+            printed[cell] = corrected[cell] = number
+            slips["printed"][cell] = slips["corrected"][cell] = verdict.slips
+            if verdict.kind in ("slip", "unexplained"):  # wrong by itself
+                # What the sheet's own numbers before it give, to as many digits as were printed.
+                right = values["printed"][cell].item()
+                corrected[cell] = round_like(verdict.printed, right, self.sheet.rounding)
+                slips["corrected"][cell] = verdict.earlier_slips
+                carried[cell] = number
                 self.new_slips[step.name, cell] = verdict
-            slips["printed"][cell] = verdict.slips
-            slips["mended"][cell] = verdict.earlier_slips if is_new else verdict.slips
-        for variant in ("printed", "mended"):
+        for variant in ("printed", "corrected"):
             # Cells that were not printed, or left empty
             silent = [cell for cell in cells_of(values["exact"]) if cell not in slips[variant]]
-            if silent and self.tainted_cells(step, variant):
+            if silent and self.input_slips(step, variant):
                 for cell in silent:
-                    same = is_value(at(values[variant], cell), cell)
-                    slips[variant][cell] = self.slips_behind(step, variant, same)
+                    is_same = is_value(values[variant][cell].item(), cell)
+                    slips[variant][cell] = self.slips_of(step, variant, is_same)
             self.slips[variant][step.name] = slips[variant]
-        self.matrices["printed"][step.name] = printed
-        self.matrices["mended"][step.name] = mended
-        self.matrices["carried"][step.name] = carried
-        for variant in values.keys() & {"exact", "hidden"}:
-            self.matrices[variant][step.name] = values[variant]
+        values = {**values, "printed": printed, "corrected": corrected, "carried": carried}
+        for variant, matrix in values.items():
+            self.matrices[variant][step.name] = matrix
         self.verdicts[step.name] = verdicts
         self.steps.append(step)
 
 
 def is_value(value: float, cell: Cell) -> Callable[[Tensor], bool]:
     """Return a function that tests whether a matrix has this value at a cell."""
-    return lambda tensor: abs(at(tensor, cell) - value) <= RELATIVE_TOLERANCE * abs(value)
+    return lambda matrix: abs(matrix[cell].item() - value) <= RELATIVE_TOLERANCE * abs(value)
 
 
 def rounds_to(printed: Printed, cell: Cell, rounding: str) -> Callable[[Tensor], bool]:
     """Return a function that tests whether a matrix's value at a cell is printed like this."""
-    return lambda tensor: is_rounded(printed, at(tensor, cell), rounding)
+    return lambda matrix: is_rounded(printed, matrix[cell].item(), rounding)
 
 
-def cells_of(tensor: Tensor) -> list[Cell]:
-    return list(by_cell(tensor.tolist()))
-
-
-def at(tensor: Tensor, cell: Cell) -> float:
-    return float(tensor[cell[0] - 1, cell[1] - 1])
-
-
-def set_at(tensor: Tensor, cell: Cell, value: float) -> None:
-    tensor[cell[0] - 1, cell[1] - 1] = value
+def cells_of(matrix: Tensor) -> list[Cell]:
+    return list(by_cell(matrix.tolist()))

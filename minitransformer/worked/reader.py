@@ -1,9 +1,10 @@
-"""Sheets from YAML files: numbers stay the text that was printed, errors say where they are."""
+"""Sheets from YAML files: numbers stay the text that was printed, errors name their position."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from minitransformer.worked.sheet import (
     Cell,
     Printed,
     Sheet,
+    SheetModel,
+    SheetRun,
     Slip,
     Step,
     by_cell,
@@ -36,8 +39,7 @@ SHEET_KEYS = {"title", "source", "repeats", "rounding", "conventions", "readings
 STEP_KEYS = {"name", "says", "compute", "also", "traced", "printed", "decimals", "reprint", "scan",
              "uncheckable", "verdict", "text", "check", "note"}  # fmt: skip
 SLIP_KEYS = {"number", "step", "cells", "wrote", "right", "why", "as"}
-MODEL_KEYS: dict[str, type[Any]] = {"source": dict, "target": dict, "start": str, "weights": dict}
-RUN_KEYS: dict[str, type[Any]] = {"config": str, "source": str, "target": str, "tensors": dict}
+Complete = TypeVar("Complete", SheetModel, SheetRun)
 
 
 def load_shipped(name: str) -> Sheet:
@@ -46,10 +48,10 @@ def load_shipped(name: str) -> Sheet:
 
 def load_sheet(path: Path) -> Sheet:
     """Read a sheet from a file."""
-    return read_sheet(file_text(path), str(path), path.stem)
+    return read_sheet(read_text(path), str(path), path.stem)
 
 
-def file_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return read_regular_file(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -58,8 +60,48 @@ def file_text(path: Path) -> str:
         raise SheetError(f"{path}: {error.strerror}") from None
 
 
+def read_sheet(text: str, where: str, name: str) -> Sheet:
+    """Read a sheet; every mistake is one line that begins with its position."""
+    data = read_yaml(text, where, TextLoader)
+    if not isinstance(data, dict):
+        raise SheetError(f"{where}: a sheet has the sections given and steps; got {describe(data)}")
+    sheet = merge_repeated(Section(data, SHEET_KEYS, where))
+    rounding = sheet.text("rounding") or "nearest"
+    if rounding not in RULES:
+        raise SheetError(f"{where}: rounding: choose {', '.join(RULES)}; got {describe(rounding)}")
+    given_rows = sheet.section("given").data
+    given = {key: read_matrix(value, f"{where}: given {key}") for key, value in given_rows.items()}
+    steps = tuple(read_step(each) for each in sheet.sections("steps", STEP_KEYS, "step"))
+    if not steps:
+        raise SheetError(f"{where}: steps: expected a list of steps, got nothing")
+    names = [*given, *(step.name for step in steps)]
+    if duplicates := [each for each in names if names.count(each) > 1]:
+        raise SheetError(f"{where}: duplicate name {duplicates[0]!r}")
+    run = sheet.complete("run", SheetRun)
+    if run and any(step.printed for step in steps):
+        raise SheetError(f"{where}: run: a sheet that takes its numbers from a run prints none")
+    return Sheet(
+        name=name,
+        where=where,
+        title=sheet.text("title") or name,
+        source=sheet.text("source"),
+        repeats=sheet.text("repeats"),
+        rounding=rounding,
+        conventions=sheet.section("conventions").all_texts(),
+        readings=sheet.section("readings").all_texts(),
+        given=given,
+        given_text={key: as_rows(value) for key, value in given_rows.items()},
+        hidden=read_hidden(sheet, given),
+        hidden_note=sheet.text("hidden_note"),
+        model=sheet.complete("model", SheetModel),
+        run=run,
+        steps=steps,
+        slips=tuple(read_slip(each, steps) for each in sheet.sections("slips", SLIP_KEYS, "slip")),
+    )
+
+
 class Section:
-    """A mapping of a sheet with known keys, and where it is, for error messages."""
+    """A mapping of a sheet with known keys, and its position for error messages."""
 
     def __init__(self, data: Any, keys: Iterable[str] | None, where: str) -> None:
         if not isinstance(data, dict):
@@ -73,7 +115,7 @@ class Section:
         self.where = where
 
     def section(self, key: str, keys: Iterable[str] | None = None) -> "Section":
-        """Return an inner section, empty where there is none."""
+        """Return an inner section, empty if the key is absent."""
         return Section(self.data.get(key, {}), keys, f"{self.where}: {key}")
 
     def sections(self, key: str, keys: set[str], singular: str) -> list["Section"]:
@@ -85,6 +127,21 @@ class Section:
             Section(each, keys, f"{self.where}: {singular} {n}")
             for n, each in enumerate(listed, start=1)
         ]
+
+    def complete(self, key: str, kind: type[Complete]) -> Complete | None:
+        """Return a section with all fields of a dataclass, texts and mappings of texts, or None."""
+        if key not in self.data:
+            return None
+        inner = self.section(key, [each.name for each in fields(kind)])
+        values: dict[str, Any] = {}
+        for each in fields(kind):
+            is_text = each.type is str
+            values[each.name] = (
+                inner.text(each.name) if is_text else inner.section(each.name).all_texts()
+            )
+            if not values[each.name]:
+                raise SheetError(f"{inner.where}: lacks '{each.name}'")
+        return kind(**values)
 
     def text(self, key: str) -> str:
         value = self.data.get(key, "")
@@ -109,86 +166,29 @@ class Section:
             return None
         return read_formula(self.text(key), f"{self.where}: {key}")
 
-    def complete(self, key: str, types: dict[str, type[Any]]) -> dict[str, Any]:
-        """Return a section that has all of its keys, texts or mappings of texts, or no section."""
-        if key not in self.data:
-            return {}
-        inner = self.section(key, types)
-        found: dict[str, Any] = {}
-        for name, kind in types.items():
-            found[name] = inner.section(name).all_texts() if kind is dict else inner.text(name)
-            if not found[name]:
-                raise SheetError(f"{inner.where}: lacks '{name}'")
-        return found
 
-
-def read_sheet(text: str, where: str, name: str) -> Sheet:
-    """Read a sheet; every mistake is one line that says where it is."""
-    data = read_yaml(text, where, TextLoader)
-    if not isinstance(data, dict):
-        raise SheetError(f"{where}: a sheet has the sections given and steps; got {describe(data)}")
-    sheet = with_repeated(Section(data, SHEET_KEYS, where))
-    rounding = sheet.text("rounding") or "nearest"
-    if rounding not in RULES:
-        raise SheetError(f"{where}: rounding: choose {', '.join(RULES)}; got {describe(rounding)}")
-    given_rows = sheet.section("given").data
-    given = {key: numbers(value, f"{where}: given {key}") for key, value in given_rows.items()}
-    listed = sheet.data.get("steps")
-    if not isinstance(listed, list) or not listed:
-        raise SheetError(f"{where}: steps: expected a list of steps, got {describe(listed)}")
-    steps = tuple(
-        read_step(Section(each, STEP_KEYS, f"{where}: step {n}"))
-        for n, each in enumerate(listed, start=1)
-    )
-    names = [*given, *(step.name for step in steps)]
-    if duplicates := [each for each in names if names.count(each) > 1]:
-        raise SheetError(f"{where}: two things are called {duplicates[0]!r}")
-    run = sheet.complete("run", RUN_KEYS)
-    if run and any(step.printed for step in steps):
-        raise SheetError(f"{where}: run: a sheet that takes its numbers from a run prints none")
-    return Sheet(
-        name=name,
-        where=where,
-        title=sheet.text("title") or name,
-        source=sheet.text("source"),
-        repeats=sheet.text("repeats"),
-        rounding=rounding,
-        conventions=sheet.section("conventions").all_texts(),
-        readings=sheet.section("readings").all_texts(),
-        given=given,
-        given_text={key: as_rows(value) for key, value in given_rows.items()},
-        hidden=read_hidden(sheet, given),
-        hidden_note=sheet.text("hidden_note"),
-        model=sheet.complete("model", MODEL_KEYS),
-        run=run,
-        steps=steps,
-        slips=tuple(read_slip(each, steps) for each in sheet.sections("slips", SLIP_KEYS, "slip")),
-    )
-
-
-def with_repeated(sheet: Section) -> Section:
-    """Add what a sheet leaves as it is in the shipped sheet that it repeats."""
+def merge_repeated(sheet: Section) -> Section:
+    """Merge a sheet into the shipped sheet that it repeats, if any."""
     name, where = sheet.text("repeats"), sheet.where
     if not name:
         return sheet
     if name not in SHIPPED:
         hint = did_you_mean(name, SHIPPED)
         raise SheetError(f"{where}: repeats: there is no sheet {name!r}{hint}")
-    base = read_yaml(file_text(SHEETS / f"{name}.yaml"), name, TextLoader)
-    changes = sheet.sections("steps", STEP_KEYS, "step")
-    by_name = {each.text("name"): each.data for each in changes}
-    steps = [{**each, **by_name.pop(each["name"], {})} for each in base["steps"]]
-    if by_name:
-        raise SheetError(f"{where}: steps: {name} has no step {next(iter(by_name))!r}")
-    return Section({**merged(base, sheet.data), "steps": steps}, SHEET_KEYS, where)
+    base = read_yaml(read_text(SHEETS / f"{name}.yaml"), name, TextLoader)
+    changes = {each.text("name"): each.data for each in sheet.sections("steps", STEP_KEYS, "step")}
+    steps = [{**each, **changes.pop(each["name"], {})} for each in base["steps"]]
+    if changes:
+        raise SheetError(f"{where}: steps: {name} has no step {next(iter(changes))!r}")
+    return Section({**merge(base, sheet.data), "steps": steps}, SHEET_KEYS, where)
 
 
-def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Merge two mappings and the mappings inside them."""
     both = {**base, **changes}
     for key in base.keys() & changes.keys():
         if isinstance(base[key], dict) and isinstance(changes[key], dict):
-            both[key] = merged(base[key], changes[key])
+            both[key] = merge(base[key], changes[key])
     return both
 
 
@@ -196,7 +196,7 @@ def read_hidden(sheet: Section, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Read given matrices with more digits than were printed."""
     hidden = {}
     for key, value in sheet.section("hidden").data.items():
-        hidden[key] = numbers(value, f"{sheet.where}: hidden {key}")
+        hidden[key] = read_matrix(value, f"{sheet.where}: hidden {key}")
         if key not in given or given[key].shape != hidden[key].shape:
             raise SheetError(
                 f"{sheet.where}: hidden {key!r}: no given matrix has this name and size"
@@ -230,11 +230,12 @@ def read_step(section: Section) -> Step:
         cell = read_cell(scan.data.get("cell"), cells, scan.where)
         scans[cell] = "; ".join(filter(None, (scan.text("shows"), scan.text("why"))))
     unclear = section.section("uncheckable", {"cells", "needs"})
-    every_cell = [list(cell) for cell in cells] if unclear.data else []
-    unclear_cells = read_cells(unclear.data.get("cells", every_cell), cells, unclear.where)
+    unclear_cells = cells if unclear.data else []
+    if "cells" in unclear.data:
+        unclear_cells = read_cells(unclear.data["cells"], cells, unclear.where)
     claimed = {}
     if "verdict" in section.data:
-        claimed = read_verdicts(section.data["verdict"], cells or [(1, 1)], f"{where}: verdict")
+        claimed = read_verdicts(section.data["verdict"], cells or [(0, 0)], f"{where}: verdict")
     return Step(
         name=name,
         title=section.text("says"),
@@ -301,15 +302,15 @@ def as_rows(data: Any) -> list[list[Any]]:
     return [each if isinstance(each, list) else [each] for each in data]
 
 
-def numbers(data: Any, where: str) -> Tensor:
-    grid = read_grid(data, 0, where)
-    return torch.tensor([[float(each.value) for each in row] for row in grid], dtype=torch.float64)
+def read_matrix(data: Any, where: str) -> Tensor:
+    rows = read_grid(data, 0, where)
+    return torch.tensor([[float(each.value) for each in row] for row in rows], dtype=torch.float64)
 
 
 def read_grid(
     data: Any, decimals: int | None, where: str, *, may_be_blank: bool = False
 ) -> tuple[tuple[Printed, ...], ...]:
-    """Read numbers in rows of equal length; without `decimals`, 0 beside 0.25 stands for 0.00."""
+    """Read numbers in rows of equal length; without `decimals`, 0 beside 0.25 means 0.00."""
     rows = as_rows(data)
     if not rows or not rows[0]:
         raise SheetError(f"{where}: expected numbers, got an empty list")
@@ -353,7 +354,7 @@ def read_cell(data: Any, cells: list[Cell], where: str) -> Cell:
     """Read [row, column], or a single number in a single row; counted from 1."""
     parts = [str(part) for part in (data if isinstance(data, list) else [data])]
     parts = ["1", *parts] if len(parts) == 1 else parts
-    for cell in cells:
-        if parts == [str(cell[0]), str(cell[1])]:
-            return cell
+    for row, column in cells:
+        if parts == [str(row + 1), str(column + 1)]:
+            return row, column
     raise SheetError(f"{where}: there is no cell {describe(data)}; write [row, column], from 1")

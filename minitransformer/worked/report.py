@@ -1,8 +1,7 @@
-"""A worked sheet as text: printed values beside ours, slips marked, in 80 columns."""
+"""A checked sheet as text: printed values beside ours, slips marked, in 80 columns."""
 
-import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
 from itertools import zip_longest
 
 from torch import Tensor
@@ -11,32 +10,31 @@ from minitransformer.explain.terminal import WIDTH, wrapped
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
-    CellVerdict,
     CheckedSheet,
     CheckedStep,
-    at,
+    Verdict,
     check_sheet,
 )
-from minitransformer.worked.sheet import Cell, Sheet, Slip, Step, shortest
+from minitransformer.worked.sheet import Sheet, Slip, Step, format_number
 
 MAX_COLUMNS = 6  # of a matrix that nobody printed, such as a state of a trained model
 HEADINGS = ("values", "agree", "round", "wrong", "follow", "scan", "n/c", "???")
-MEANING = """round: agree after rounding; wrong: by a slip made here; follow: because of one;
+MEANING = """round: agree after rounding; wrong: by a slip; follow: by an earlier slip;
 scan: damaged, read from elsewhere; n/c: not checkable; ???: unexplained"""
 PHRASES = {  # singular and plural
     "agrees": ("agrees", "agree"),
     "rounded": ("agrees after rounding", "agree after rounding"),
-    "errata_origin": ("wrong where it stands", "wrong where they stand"),
-    "errata_propagated": ("wrong because of a slip", "wrong because of a slip"),
+    "errata_origin": ("wrong by a slip", "wrong by a slip"),
+    "errata_propagated": ("wrong because of an earlier slip", "wrong because of an earlier slip"),
     "ocr": ("read from a damaged scan", "read from a damaged scan"),
     "not_checkable": ("not checkable", "not checkable"),
-    "unexplained": ("wrong where it stands", "wrong where they stand"),
+    "unexplained": ("unexplained", "unexplained"),
 }
 MARKS = {"slip": "!", "follows": "~", "unexplained": "!"}
 VARIANTS = {
     "printed": "rounded from the sheet's own printed numbers",
-    "mended": "rounded from the sheet's own numbers, with a slip put right",
-    "hidden": "compared through longer weights than were printed, which give",
+    "corrected": "rounded from the sheet's own numbers, with a slip corrected",
+    "hidden": "computed from matrices with more digits than were printed",
 }
 
 
@@ -44,8 +42,10 @@ def list_text(checked: list[CheckedSheet]) -> str:
     """Return all sheets with their counts, one line each."""
     first_prints = [each for each in checked if not each.sheet.repeats]
     lines = [f"{'example':24}" + "".join(f"{heading:>7}" for heading in HEADINGS)]
-    lines += [count_line(each.sheet.name, each.counts()) for each in first_prints]
-    total = sum((each.counts() for each in first_prints), Counter[str]())
+    total = Counter[str]()
+    for each in first_prints:
+        lines.append(count_line(each.sheet.name, each.counts()))
+        total += each.counts()
     lines += [count_line("all", total), MEANING, ""]
     repeated = [each.sheet for each in checked if each.sheet.repeats]
     lines += [f"{sheet.name}: {sheet.title}" for sheet in repeated]
@@ -64,8 +64,12 @@ def list_text(checked: list[CheckedSheet]) -> str:
 
 
 def count_line(name: str, counts: Counter[str]) -> str:
-    numbers = [counts.total(), *(counts[category] for category in CATEGORIES)]
-    return f"{name:24}" + "".join(f"{number:>7}" for number in numbers)
+    return f"{name:24}" + "".join(f"{number:>7}" for number in count_row(counts))
+
+
+def count_row(counts: Counter[str]) -> list[int]:
+    """Return the numbers under HEADINGS."""
+    return [counts.total(), *(counts[category] for category in CATEGORIES)]
 
 
 def sheet_text(checked: CheckedSheet) -> str:
@@ -79,7 +83,7 @@ def sheet_text(checked: CheckedSheet) -> str:
         for name, rows in given_matrices(sheet).items()
     ]
     if legend := mark_legend(checked):
-        blocks.append(legend)
+        blocks.append(wrapped(legend, "", "  "))
     blocks += [step_text(checked, number, each) for number, each in enumerate(checked.steps, 1)]
     return "\n\n".join([*blocks, summary(checked)])
 
@@ -92,14 +96,14 @@ def sheet_facts(sheet: Sheet) -> list[str]:
 
 
 def given_matrices(sheet: Sheet) -> dict[str, list[list[str]]]:
-    """Return what a sheet starts from, as printed, and weights with more digits."""
+    """Return what a sheet starts from, as printed, and matrices with more digits."""
     given = {f"given {name}": rows for name, rows in sheet.given_text.items()}
     return given | {f"longer {name}": shortened(each) for name, each in sheet.hidden.items()}
 
 
 def mark_legend(checked: CheckedSheet) -> str:
     """Explain the marks after this sheet's numbers."""
-    verdicts = [each for step in checked.steps for each in step.verdicts.values()]
+    verdicts = [verdict for _, _, verdict in checked.verdicts()]
     kinds = {each.kind for each in verdicts}
     number = next((mark(each)[1:] for each in verdicts if each.kind == "slip"), "")
     slip = f"slip {number}" if number else "a slip"
@@ -111,35 +115,30 @@ def mark_legend(checked: CheckedSheet) -> str:
         "# not checkable": "not checkable" in kinds,
     }
     used = [part for part, is_used in parts.items() if is_used]
-    return wrapped(f"marks: {'   '.join(used)}", "", "  ") if used else ""
+    return f"marks: {'   '.join(used)}" if used else ""
 
 
 def step_text(checked: CheckedSheet, number: int, each: CheckedStep) -> str:
-    step = each.step
-    lines = [wrapped(heading(step), f"{number:3}  ", " " * 5)]
+    step, indent = each.step, " " * 5
+    lines = [wrapped(step.heading, f"{number:3}  ", indent)]
     if step.compute:
-        lines.append(wrapped(step.compute.text, " " * 5 + "= ", " " * 7))
+        lines.append(wrapped(step.compute.text, f"{indent}= ", f"{indent}  "))
     if step.text:
         verdict = "" if each.statement == NOT_RUN else f": {each.statement}"
         if verdict and step.check is None:
             verdict += " (read, not computed)"
-        lines.append(wrapped(f"“{step.text}”{verdict}", " " * 5, " " * 5))
-    lines += [f"     {line}" for line in matrix_lines(each)]
-    lines += [wrapped(note, " " * 5, " " * 7) for note in step_notes(checked, each)]
+        lines.append(wrapped(f"“{step.text}”{verdict}", indent, indent))
+    lines += [indent + line for line in matrix_lines(each)]
+    lines += [wrapped(note, indent, f"{indent}  ") for note in step_notes(checked, each)]
     return "\n".join(lines)
-
-
-def heading(step: Step) -> str:
-    """Return a step's name, by which formulas call it, and the sheet's own words."""
-    return f"{step.name}: {step.title}" if step.title else step.name
 
 
 def matrix_lines(each: CheckedStep) -> list[str]:
     """Return what was printed and our values, side by side or one below the other."""
     if not each.step.printed:
         return aligned(our_rows(each)) if each.values else []
-    printed = aligned([[cell.printed.text + mark(cell) for cell in row] for row in each.rows])
-    left = ["printed", *printed]
+    left = ["printed", *aligned([[cell.printed.text + mark(cell) for cell in row]
+                                 for row in each.rows])]  # fmt: skip
     if each.values is None:
         return left
     right = ["ours", *aligned(our_rows(each))]
@@ -153,7 +152,7 @@ def our_rows(each: CheckedStep) -> list[list[str]]:
     if not each.step.printed:
         return shortened(each.values["exact"])
     return [
-        [shortest(value, each.step.printed[r][c]) for c, value in enumerate(row)]
+        [format_number(value, each.step.printed[r][c]) for c, value in enumerate(row)]
         for r, row in enumerate(each.values["exact"].tolist())
     ]
 
@@ -162,9 +161,11 @@ def shortened(values: Tensor) -> list[list[str]]:
     """Return a matrix as text, without its last columns where there are very many."""
     left_out = values.shape[1] - MAX_COLUMNS
     if left_out <= MAX_COLUMNS:
-        return [[shortest(value) for value in row] for row in values.tolist()]
-    rows = [[shortest(round(value, 4)) for value in row[:MAX_COLUMNS]] for row in values.tolist()]
-    return [[*row, f"… {left_out} more"] for row in rows]
+        return [[format_number(value) for value in row] for row in values.tolist()]
+    return [
+        [*(format_number(round(value, 4)) for value in row[:MAX_COLUMNS]), f"… {left_out} more"]
+        for row in values.tolist()
+    ]
 
 
 def aligned(rows: list[list[str]]) -> list[str]:
@@ -187,8 +188,8 @@ def side_by_side(left: list[str], right: list[str]) -> list[str]:
     return [f"{a:{width}}{b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
 
 
-def mark(verdict: CellVerdict) -> str:
-    """Return the sign after a printed number, with the numbers of the slips behind it."""
+def mark(verdict: Verdict) -> str:
+    """Return the sign after a printed number, with the slips that made it wrong."""
     if verdict.is_scan:
         return "?"
     if verdict.kind == "not checkable":
@@ -201,13 +202,19 @@ def step_notes(checked: CheckedSheet, each: CheckedStep) -> list[str]:
     """Explain the numbers of a step that are not simply right; at the end, the sheet's own note."""
     step = each.step
     notes = [slip_text(slip, step) for slip in checked.sheet.slips if slip.step == step.name]
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}  # cells with the same explanation
     for cell, verdict in each.verdicts.items():
         name = step.cell_name(cell)
-        right = "" if verdict.exact is None else shortest(verdict.exact, verdict.printed)
+        right = "" if verdict.exact is None else format_number(verdict.exact, verdict.printed)
         if verdict.kind == "unexplained":
-            expected = expected_text(each, cell)
-            notes.append(f"{name} printed {verdict.printed.text}, right {right}{expected}")
+            note = f"{name} printed {verdict.printed.text}, right {right}"
+            assert each.values is not None
+            ours, expected = (
+                format_number(each.values[variant][cell].item()) for variant in ("exact", "printed")
+            )
+            if expected != ours:
+                note += f" ({expected} from the numbers printed before it)"
+            notes.append(note)
         elif verdict.kind == "follows":
             plural = "s" * (len(verdict.slips) > 1)
             reason = f"because of slip{plural} {verdict.slip_list(' and ')}"
@@ -217,21 +224,13 @@ def step_notes(checked: CheckedSheet, each: CheckedStep) -> list[str]:
         elif verdict.kind == "not checkable":
             why = "left empty" if verdict.printed.is_blank else step.uncheckable.get(cell, "")
             groups.setdefault(f"not checkable: {why}", []).append(name)
-        elif verdict.variant == "hidden" and each.values:
-            value = shortest(at(each.values["hidden"], cell), verdict.printed)
-            groups.setdefault(VARIANTS["hidden"], []).append(f"{name} ({value})")
         elif verdict.variant in VARIANTS:
+            if verdict.variant == "hidden" and each.values:
+                value = each.values["hidden"][cell].item()
+                name += f" ({format_number(value, verdict.printed)})"
             groups.setdefault(VARIANTS[verdict.variant], []).append(name)
     notes += [f"{reason}: {', '.join(cells)}" for reason, cells in groups.items()]
     return [*notes, step.note] if step.note else notes
-
-
-def expected_text(each: CheckedStep, cell: Cell) -> str:
-    """Return what the printed numbers give, where earlier slips make that another value."""
-    if each.values is None:
-        return ""
-    exact, printed = (shortest(at(each.values[name], cell)) for name in ("exact", "printed"))
-    return "" if exact == printed else f" ({printed} from the numbers printed before it)"
 
 
 def slip_text(slip: Slip, step: Step) -> str:
@@ -252,9 +251,9 @@ def summary(checked: CheckedSheet) -> str:
     with_check = [each for each in checked.steps if each.step.check and each.statement != NOT_RUN]
     if with_check:
         lines.append(counted(len(with_check), "statement checked", "statements checked"))
-    if any(each.statement == NOT_RUN for each in checked.steps):
-        config = checked.sheet.run["config"]
-        lines.append(f"to see its numbers: python train.py --config {config}, then this again")
+    run = checked.sheet.run
+    if run and any(each.statement == NOT_RUN for each in checked.steps):
+        lines.append(f"to check it: python train.py --config {run.config}, then this again")
     return "\n".join([*lines, *slip_lines(checked), *error_lines(checked)])
 
 
@@ -264,47 +263,37 @@ def counted(number: int, singular: str, plural: str) -> str:
 
 def slip_lines(checked: CheckedSheet) -> list[str]:
     """Return the first unexplained number, what follows from it, and the other slips."""
-    slips = [each for each in labelled(checked) if each[2].kind == "unexplained"]
+    slips = [each for each in checked.verdicts() if each[2].kind == "unexplained"]
     if not slips:
         return []
-    step, cell, verdict = slips[0]
+    (step, cell, verdict), *others = slips
     assert verdict.exact is not None
-    right = shortest(verdict.exact, verdict.printed)
-    lines = [f"first slip: step {step}, cell {cell}: printed {verdict.printed.text}, right {right}"]
-    from_first = followers(checked, step + cell)
+    right, name = format_number(verdict.exact, verdict.printed), step.cell_name(cell)
+    lines = [
+        f"first slip: step {step.name}, cell {name}: printed {verdict.printed.text}, right {right}"
+    ]
+    from_first = followers(checked, step.full_name(cell))
     from_others = [name for name in followers(checked) if name not in from_first]
     for phrase, names in (
         ("merely follow from it", from_first),
-        ("other slips", [step + cell for step, cell, _ in slips[1:]]),
+        ("other slips", [step.full_name(cell) for step, cell, _ in others]),
         ("merely follow from those", from_others),
     ):
         if names:
             lines.append(wrapped(f"{phrase}: {', '.join(names)}", "", "  "))
-    if is_only_truncated(checked.sheet):
+    is_strict = checked.sheet.rounding == "nearest"
+    if is_strict and check_sheet(replace(checked.sheet, rounding="any")).is_explained:
         lines.append("these numbers are truncated, not rounded; rounding: truncated expects that")
     return lines
-
-
-def labelled(checked: CheckedSheet) -> Iterator[tuple[str, str, CellVerdict]]:
-    """Yield every verdict with its step and its cell, such as ("E", "[2,3]", …)."""
-    for each in checked.steps:
-        for cell, verdict in each.verdicts.items():
-            yield each.step.name, each.step.cell_name(cell), verdict
 
 
 def followers(checked: CheckedSheet, slip: str = "") -> list[str]:
     """Return the numbers that are wrong because of a slip, or because of any."""
     return [
-        step + cell
-        for step, cell, verdict in labelled(checked)
+        step.full_name(cell)
+        for step, cell, verdict in checked.verdicts()
         if verdict.kind == "follows" and (not slip or slip in verdict.slips)
     ]
-
-
-def is_only_truncated(sheet: Sheet) -> bool:
-    """Return whether nothing would be wrong if numbers were allowed to be truncated."""
-    is_strict = sheet.rounding == "nearest"
-    return is_strict and check_sheet(dataclasses.replace(sheet, rounding="any")).is_explained
 
 
 def error_lines(checked: CheckedSheet) -> list[str]:

@@ -13,9 +13,8 @@ from minitransformer.model.base import EncoderDecoder, build_model
 from minitransformer.model.trace import record
 from minitransformer.settings import ModelConfig
 from minitransformer.translator import Translator
-from minitransformer.worked.formulas import evaluate, read_formula
-from minitransformer.worked.operations import matrix
-from minitransformer.worked.sheet import Sheet
+from minitransformer.worked.formulas import evaluate, matrix, read_formula
+from minitransformer.worked.sheet import Sheet, SheetRun
 
 TENSOR_PATH = re.compile(r"([\w.]+?)(?:\[(\d+)(?:,(\d+))?\])?")
 
@@ -23,27 +22,29 @@ TENSOR_PATH = re.compile(r"([\w.]+?)(?:\[(\d+)(?:,(\d+))?\])?")
 def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
     """Return the tensors that a sheet prints, by their names in a Transformer; in float64."""
     model = sheet.model
-    if not model:
+    if model is None:
         raise SheetError(f"{sheet.where}: the sheet has no weights of a model")
 
     def evaluated(formula: str, name: str) -> Tensor:
         where = f"{sheet.where}: model: {name}"
         return evaluate(read_formula(formula, where), sheet.given, where)
 
-    tensors = {name: evaluated(formula, name) for name, formula in model["weights"].items()}
-    start = evaluated(model["start"], "start")
+    tensors = {name: evaluated(formula, name) for name, formula in model.weights.items()}
+    start = evaluated(model.start, "start")
     if len(start) != 1:
         raise SheetError(f"{sheet.where}: model: start: expected one vector, got {len(start)}")
-    for side, module in (("source", "encoder"), ("target", "decoder")):
-        words = [evaluated(vector, f"{side}: {word}") for word, vector in model[side].items()]
-        specials = torch.zeros(len(SPECIALS), start.shape[1], dtype=torch.float64)
-        if side == "target":
-            specials[EOS_ID] = start
+    for side, stack, embeddings in (
+        ("source", "encoder", model.source), ("target", "decoder", model.target),
+    ):  # fmt: skip
+        words = [evaluated(formula, f"{side}: {word}") for word, formula in embeddings.items()]
         if any(word.shape != start.shape for word in words):
             raise SheetError(
                 f"{sheet.where}: model: {side}: the vectors must be as wide as the start's"
             )
-        tensors[f"{module}.embedding.weight"] = torch.cat((specials, *words))  # [V, D]
+        specials = torch.zeros(len(SPECIALS), start.shape[1], dtype=torch.float64)
+        if side == "target":
+            specials[EOS_ID] = start
+        tensors[f"{stack}.embedding.weight"] = torch.cat((specials, *words))  # [V, D]
     return tensors
 
 
@@ -51,16 +52,17 @@ def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
 def trace_sheet(sheet: Sheet) -> dict[str, Tensor]:
     """Record every tensor of one pass over the sheet's sentence, its target shifted by <EOS>."""
     model = build_sheet_model(sheet)
+    assert sheet.model is not None
     first = len(SPECIALS)
-    source = torch.tensor([range(first, first + len(sheet.model["source"]))])  # [1, S]
-    target = torch.tensor([[EOS_ID, *range(first, first + len(sheet.model["target"]))]])  # [1, T]
+    source = torch.tensor([range(first, first + len(sheet.model.source))])  # [1, S]
+    target = torch.tensor([[EOS_ID, *range(first, first + len(sheet.model.target))]])  # [1, T]
     with record(model) as tensors:
         model(source, target)
     return tensors
 
 
 def build_sheet_model(sheet: Sheet) -> EncoderDecoder:
-    """Build a sheet's Transformer in float64; its dense head is random, for sheets print none."""
+    """Build a sheet's Transformer in float64; its head is random, since sheets print none."""
     weights = sheet_weights(sheet)
     config = ModelConfig(
         d_model=weights["encoder.embedding.weight"].shape[1],
@@ -86,46 +88,45 @@ def build_sheet_model(sheet: Sheet) -> EncoderDecoder:
     return model.eval()
 
 
-def run_tensors(sheet: Sheet, run: Path | None) -> dict[str, Tensor] | None:
+def run_tensors(sheet: Sheet, folder: Path | None) -> dict[str, Tensor] | None:
     """Return the tensors that a procedure names; None without a run, or for a sheet of numbers."""
-    if not sheet.run:
-        if run is not None:
+    if sheet.run is None:
+        if folder is not None:
             raise DataError(f"{sheet.name} has its own numbers: it needs no --run")
         return None
-    default = Path("runs") / Path(sheet.run["config"]).stem
-    if run is None and not default.exists():
+    default = Path("runs") / Path(sheet.run.config).stem
+    if folder is None and not default.exists():
         return None
-    return trace_run(sheet, run or default)
+    return trace_run(sheet.run, folder or default, f"{sheet.where}: run")
 
 
 @torch.no_grad()
-def trace_run(sheet: Sheet, run: Path) -> dict[str, Tensor]:
+def trace_run(run: SheetRun, folder: Path, where: str) -> dict[str, Tensor]:
     """Record one pass of a run over the sheet's sentence, its target shifted, in float64."""
-    translator = Translator.load(run)
+    translator = Translator.load(folder)
     model, tokenizer = translator.model.double().eval(), translator.tokenizer
-    source = tokenizer.encode_source(sheet.run["source"])
-    produced = tokenizer.encode_target(sheet.run["target"]).ids
-    if UNK_ID in (*source.ids, *produced):
-        sentence = f"{sheet.run['source']} → {sheet.run['target']}"
-        raise DataError(f"{run}: does not know the words of “{sentence}”")
-    source_ids = torch.tensor([source.ids])  # [1, S]
-    target = torch.tensor([[tokenizer.start_id, *produced[:-1]]])  # [1, T]
+    source = tokenizer.encode_source(run.source).ids
+    expected = tokenizer.encode_target(run.target).ids
+    if UNK_ID in (*source, *expected):
+        raise DataError(f"{folder}: does not know the words of “{run.source} → {run.target}”")
+    source_ids = torch.tensor([source])  # [1, S]
+    target = torch.tensor([[tokenizer.start_id, *expected[:-1]]])  # [1, T]
     with record(model) as tensors:
         model(source_ids, target)
     recorded = {**tensors, **model_tensors(model)}
-    named = {
-        alias: select_tensor(recorded, path, f"{sheet.where}: run")
-        for alias, path in sheet.run["tensors"].items()
-    }
+    named = {name: select_tensor(recorded, path, where) for name, path in run.tensors.items()}
     memory = model.encode(source_ids)
     cache = model.new_cache(memory)
     one_by_one = [model.decode(target[:, [step]], memory, cache) for step in range(target.shape[1])]
-    return {**named, "one_by_one": torch.cat(one_by_one)[:, 0], "expected": matrix(produced),
-            "source_ids": matrix(source.ids)}  # fmt: skip
+    return {**named, "one_by_one": torch.cat(one_by_one)[:, 0], "expected": matrix(expected),
+            "source_ids": matrix(source)}  # fmt: skip
 
 
 def select_tensor(tensors: dict[str, Tensor], path: str, where: str) -> Tensor:
-    """Return a tensor, a row such as encoder.output[2], or a cell such as …scores[2,1]."""
+    """Return a tensor, a row such as encoder.output[2], or a cell such as …scores[2,1].
+
+    Rows and columns count from 1.
+    """
     match = TENSOR_PATH.fullmatch(path)
     if match is None or match[1] not in tensors:
         raise SheetError(f"{where}: traced: the model has no tensor '{path}'")
