@@ -8,7 +8,7 @@ from dataclasses import replace
 from minitransformer.errors import UsageError, UserError, did_you_mean
 from minitransformer.explain.checking import check
 from minitransformer.explain.interventions import NOTHING, Experiment, head_of
-from minitransformer.explain.terminal import View, wants_colour
+from minitransformer.explain.rendering import TextRenderer, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
 from minitransformer.translator import (
     NUM_ALTERNATIVES,
@@ -76,7 +76,7 @@ class Prompt:
         self.scores = scores
         self.sentence = ""
         self.experiment = NOTHING
-        self.view = View(colour=wants_colour())
+        self.renderer = TextRenderer(colour=wants_colour())
 
     def answer(self, line: str) -> None:
         """Translate a sentence or run a command."""
@@ -123,21 +123,21 @@ class Prompt:
 
     def walk(self, arguments: list[str]) -> None:
         walk = self.walked(self.experiment)
-        show([*self.view.compact(walk), self.view.checked(check(walk))])
+        show([*self.renderer.compact(walk), self.renderer.checked(check(walk))])
 
     def full(self, arguments: list[str]) -> None:
         walk = self.walked(self.experiment)
-        show([*self.view.full(walk), self.view.checked(check(walk))])
+        show([*self.renderer.full(walk), self.renderer.checked(check(walk))])
 
     def attention(self, arguments: list[str]) -> None:
         merges = merges_subwords(arguments)
         walk = self.walked(self.experiment)
         if not walk.has_attention:
             raise UsageError(NO_ATTENTION)
-        show(self.view.attention(walk, by_words=merges))
+        show(self.renderer.attention(walk, by_words=merges))
 
     def why(self, arguments: list[str]) -> None:
-        lines = self.view.words if merges_subwords(arguments) else self.view.why
+        lines = self.renderer.words if merges_subwords(arguments) else self.renderer.why
         show(lines(self.walked(self.experiment)))
 
     def help(self, arguments: list[str]) -> None:
@@ -195,7 +195,7 @@ class Prompt:
     def compare(self, now: Walkthrough) -> None:
         """Show the translation before and after, with the probabilities of its tokens."""
         print(f"  {now.experiment}")
-        show(self.view.change(self.walked(NOTHING), now))
+        show(self.renderer.change(self.walked(NOTHING), now))
 
 
 def merges_subwords(arguments: list[str]) -> bool:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from fontTools.ttLib import TTFont
 
-from minitransformer.explain.files import as_json
 from minitransformer.explain.interventions import Experiment
-from minitransformer.explain.page.writer import key_of, page_html, page_style
+from minitransformer.explain.page import anchor_of, page_html, page_style
+from minitransformer.explain.rendering import as_json
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.translator import Translator
 from tests.processes import run
@@ -103,7 +103,7 @@ def test_the_page_holds_every_number_of_the_json(shape, walks):
     ],
 )
 def test_a_place_has_a_short_address(path, key):
-    assert key_of(path) == key
+    assert anchor_of(path) == key
 
 
 @pytest.mark.parametrize("shape", RECURRENT_SHAPES)

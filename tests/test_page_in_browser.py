@@ -8,9 +8,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from minitransformer.explain.files import as_json
 from minitransformer.explain.interventions import Experiment
-from minitransformer.explain.page.writer import write_page
+from minitransformer.explain.page import write_page
+from minitransformer.explain.rendering import as_json
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.translator import Translator
 from tests.browser import AXE, browser  # noqa: F401 - a fixture

@@ -392,7 +392,7 @@ def test_no_letter_is_cut_off_at_the_right_at_any_size(scale):
 def test_without_attention_nothing_is_drawn_and_one_line_says_so(tmp_path, capsys):
     translator = translator_for(tmp_path / "run", *RECURRENT, "model.attention=none")
     options = argparse.Namespace(attention=tmp_path / "maps.png", words=False)
-    with pytest.raises(UsageError, match=r"maps\.png: this model looks at nothing"):
+    with pytest.raises(UsageError, match=r"maps\.png: this model has no attention"):
         write_attention(translator, ["I go xyz"], options, tmp_path)
     assert not (tmp_path / "maps.png").exists()
     assert capsys.readouterr() == ("", "")

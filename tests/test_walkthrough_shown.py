@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.errors import UsageError
-from minitransformer.explain.files import as_json, as_markdown
-from minitransformer.explain.narration import Table, narrate, rounding_row, shown
-from minitransformer.explain.terminal import View, is_plain, wants_colour
+from minitransformer.explain.narration import Table, narrate, rounding_row
+from minitransformer.explain.rendering import (
+    TextRenderer,
+    as_json,
+    as_markdown,
+    is_plain,
+    wants_colour,
+)
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
 from minitransformer.translator import Translator
@@ -69,7 +74,7 @@ def test_every_sum_that_is_shown_adds_up(shape, translators):
 @long_for_every_shape
 def test_long_sentences_stay_readable(shape, translators):
     walk = walk_through(translators[shape], LONG)
-    view = View()
+    view = TextRenderer()
     all_lines = [view.compact(walk), view.full(walk, step=1), view.why(walk),
                  view.full(walk, only="encoder.layers.0")]  # fmt: skip
     all_lines += [view.attention(walk)] * walk.has_attention
@@ -140,18 +145,20 @@ def test_the_sheets_of_seq2seq_attention_can_be_followed_line_by_line(translator
 
 def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
     spanish = walk_through(Translator.load(tiny.path), "Let's go", expected="Vamos")
-    assert list(View().shift(spanish)) == [
+    assert list(TextRenderer().shift(spanish)) == [
         "decoder input  <EOS>  Vamos", "expected       Vamos  <EOS>", "produced       Vamos  <EOS>",
     ]  # fmt: skip
     bangla = walk_through(Translator.load(tiny_bn.path), "I go to school")
-    assert list(View().shift(bangla))[:4] == [
+    assert list(TextRenderer().shift(bangla))[:4] == [
         "1   decoder input  <EOS>", "    produced       আমি", "2   decoder input  আমি",
         "    produced       স্কুলে",
     ]  # fmt: skip
     longer = walk_through(Translator.load(tiny.path), "Let's go", expected="Voy a la escuela")
-    assert list(View().shift(longer))[1] == "expected       Voy    a      la  escuela  <EOS>"
+    assert (
+        list(TextRenderer().shift(longer))[1] == "expected       Voy    a      la  escuela  <EOS>"
+    )
     words = {step.produced for step in bangla.steps} - {"<EOS>"}
-    for line in View().compact(bangla):
+    for line in TextRenderer().compact(bangla):
         for word in words:
             if word in line and "embedding" not in line and "Why" not in line:
                 assert line.endswith(word)
@@ -169,11 +176,11 @@ def test_a_recurrent_walk_is_shown_with_what_it_has(tmp_path, attention):
         f"model.attention={attention}", "model.max_length=12",
     )  # fmt: skip
     walk = walk_through(translator, SENTENCE)
-    looks = list(View().attention(walk))
+    looks = list(TextRenderer().attention(walk))
     assert [line for line in looks if "attention" in line] == (
         [] if attention == "none" else ["cross-attention  [decoder.attention]"]
     )
-    told = "\n".join(View().compact(walk))
+    told = "\n".join(TextRenderer().compact(walk))
     assert ("Attention, and the change" in told) == walk.has_attention == (attention != "none")
     prompt = Prompt(translator, scores=False)
     prompt.answer(SENTENCE)
@@ -184,7 +191,7 @@ def test_a_recurrent_walk_is_shown_with_what_it_has(tmp_path, attention):
 
 def test_colour_is_asked_for(tiny):
     walk = walk_through(Translator.load(tiny.path), "Let's go")
-    plain, coloured = (list(View(colour=colour).compact(walk)) for colour in (False, True))
+    plain, coloured = (list(TextRenderer(colour=colour).compact(walk)) for colour in (False, True))
     assert not any("\x1b" in line for line in plain)
     assert any("\x1b" in line for line in coloured)
     assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
@@ -203,7 +210,11 @@ def test_colour_is_for_terminals_that_have_not_declined_it(monkeypatch):
 
 def test_no_control_character_reaches_the_terminal(translators):
     walk = walk_through(translators["tiny"], "go \x1b[31mred\x07", expected="voy \x1b[31m")
-    for lines in (View().compact(walk), View().full(walk), View().attention(walk)):
+    for lines in (
+        TextRenderer().compact(walk),
+        TextRenderer().full(walk),
+        TextRenderer().attention(walk),
+    ):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", "\n".join(lines))
 
 
@@ -223,7 +234,7 @@ def test_the_json_has_every_number(shape, translators):
     for (number, stage), kept in zip(walk.stages(), stages, strict=True):
         assert kept["path"] == stage.path
         if kept["kind"] == "attention":
-            is_told_before = number > 1 and stage.look == "cross-attention"
+            is_told_before = number > 1 and stage.attention_type == "cross-attention"
             assert (kept["key"] is None) == is_told_before
             assert torch.tensor(kept["weights"]).allclose(stage.weights)
         if kept["kind"] == "head":

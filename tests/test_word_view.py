@@ -17,6 +17,7 @@ from minitransformer.data.tokenizer import (
 )
 from minitransformer.explain.attention_maps import AttentionView, attention_views
 from minitransformer.explain.occlusion import log_probabilities
+from minitransformer.explain.rendering import TextRenderer
 from minitransformer.explain.subwords import (
     SentenceWords,
     merged,
@@ -24,7 +25,6 @@ from minitransformer.explain.subwords import (
     views_by_words,
     words_of_walk,
 )
-from minitransformer.explain.terminal import View
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
 from minitransformer.settings import TokenizerConfig
@@ -156,7 +156,7 @@ def test_a_words_reasons_are_those_of_all_its_pieces(walk):
 def test_every_step_has_the_word_that_it_is_a_piece_of(walk):
     for word in produced_words(walk):
         for step in word.steps:
-            [told] = [line for line in View().words(walk, step) if line.startswith("Why ")]
+            [told] = [line for line in TextRenderer().words(walk, step) if line.startswith("Why ")]
             assert told.startswith(f"Why {word.text} (step")
 
 

@@ -76,7 +76,7 @@ def pass_views(stages: Iterable[Stage], produced: list[str]) -> Iterator[Attenti
         if isinstance(stage, AttentionStage):
             yield AttentionView(
                 stage.path,
-                stage.look,
+                stage.attention_type,
                 stage.queries,
                 produced,
                 stage.keys,
@@ -106,4 +106,4 @@ def attention_views(walk: Walkthrough) -> Iterator[AttentionView]:
             seen = len(stage.keys)  # of masked self-attention, more at every step
             weights[:, number, :seen] = stage.weights[:, 0].cpu()
             allowed[number, :seen] = stage.allowed[0].cpu()
-        yield AttentionView(first.path, first.look, fed, produced, keys, weights, allowed)
+        yield AttentionView(first.path, first.attention_type, fed, produced, keys, weights, allowed)

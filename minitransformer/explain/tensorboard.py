@@ -33,8 +33,8 @@ from minitransformer.explain import heatmaps as fonts
 from minitransformer.explain.attention_maps import AttentionView, attention_views, pass_views
 from minitransformer.explain.heatmaps import Picture, as_png, attention_picture
 from minitransformer.explain.occlusion import device_of
+from minitransformer.explain.rendering import TextRenderer
 from minitransformer.explain.stages import Labels, stages_of
-from minitransformer.explain.terminal import View
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough, walk_through
 from minitransformer.metrics import perplexity
 from minitransformer.model.base import EncoderDecoder
@@ -434,7 +434,7 @@ class TensorBoard(Callback):
             walk = walk_through(self.translator, probe.source, expected=probe.target)
             name = regex.sub(r"[^\w\p{M}]+", "-", f"{number} {short(probe.source)}").strip("-")
             is_small = trainer.config.model.d_model <= SMALL_MODEL
-            lines = View().full(walk) if is_small else View().compact(walk)
+            lines = TextRenderer().full(walk) if is_small else TextRenderer().compact(walk)
             told = text("walk/through", preformatted("\n".join(lines)))
             events = [*walk_events(walk), event_record(len(walk.steps), told)]
             replace_folder(folder / "walk" / name, {"events.out.tfevents": b"".join(events)})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from minitransformer.explain.page.writer import filled, page_style
+from minitransformer.explain.page import fill_template, page_style
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
@@ -39,7 +39,7 @@ def worked_page(checked: list[CheckedSheet]) -> str:
 {"" if is_alone else index(checked)}
 {sections}
 </main>"""
-    return filled("frame.html", title=escape(title), style=page_style(body), body=body)
+    return fill_template("frame.html", title=escape(title), style=page_style(body), body=body)
 
 
 def index(checked: list[CheckedSheet]) -> str:

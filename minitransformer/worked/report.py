@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-from minitransformer.explain.terminal import WIDTH, wrapped
+from minitransformer.explain.rendering import WIDTH, wrap
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
@@ -73,7 +73,7 @@ def sheet_text(checked: CheckedSheet) -> str:
     sheet = checked.sheet
     blocks = [sheet.title + (f"\nfrom: {sheet.source}" if sheet.source else "")]
     if facts := sheet_facts(sheet):
-        blocks.append("\n".join(wrapped(fact, "  ", "    ") for fact in facts))
+        blocks.append("\n".join(wrap(fact, "  ", "    ") for fact in facts))
     blocks += [
         "\n".join(side_by_side([f"{name} ="], aligned(rows)))
         for name, rows in given_matrices(sheet).items()
@@ -111,21 +111,21 @@ def mark_legend(checked: CheckedSheet) -> str:
         "# not checkable": "not checkable" in kinds,
     }
     used = [part for part, is_used in parts.items() if is_used]
-    return wrapped(f"marks: {'   '.join(used)}", "", "  ") if used else ""
+    return wrap(f"marks: {'   '.join(used)}", "", "  ") if used else ""
 
 
 def step_text(checked: CheckedSheet, number: int, each: CheckedStep) -> str:
     step = each.step
-    lines = [wrapped(heading(step), f"{number:3}  ", " " * 5)]
+    lines = [wrap(heading(step), f"{number:3}  ", " " * 5)]
     if step.compute:
-        lines.append(wrapped(step.compute.text, " " * 5 + "= ", " " * 7))
+        lines.append(wrap(step.compute.text, " " * 5 + "= ", " " * 7))
     if step.text:
         verdict = "" if each.statement == NOT_RUN else f": {each.statement}"
         if verdict and step.check is None:
             verdict += " (read, not computed)"
-        lines.append(wrapped(f"“{step.text}”{verdict}", " " * 5, " " * 5))
+        lines.append(wrap(f"“{step.text}”{verdict}", " " * 5, " " * 5))
     lines += [f"     {line}" for line in matrix_lines(each)]
-    lines += [wrapped(note, " " * 5, " " * 7) for note in step_notes(checked, each)]
+    lines += [wrap(note, " " * 5, " " * 7) for note in step_notes(checked, each)]
     return "\n".join(lines)
 
 
@@ -248,7 +248,7 @@ def summary(checked: CheckedSheet) -> str:
     counts = checked.counts()
     parts = [counted(counts[name], *PHRASES[name]) for name in CATEGORIES if counts[name]]
     values = counted(counts.total(), "value", "values")
-    lines = [wrapped(f"{values}: {', '.join(parts)}", "", "  ") if parts else "no printed values"]
+    lines = [wrap(f"{values}: {', '.join(parts)}", "", "  ") if parts else "no printed values"]
     with_check = [each for each in checked.steps if each.step.check and each.statement != NOT_RUN]
     if with_check:
         lines.append(counted(len(with_check), "statement checked", "statements checked"))
@@ -279,7 +279,7 @@ def slip_lines(checked: CheckedSheet) -> list[str]:
         ("merely follow from those", from_others),
     ):
         if names:
-            lines.append(wrapped(f"{phrase}: {', '.join(names)}", "", "  "))
+            lines.append(wrap(f"{phrase}: {', '.join(names)}", "", "  "))
     if is_only_truncated(checked.sheet):
         lines.append("these numbers are truncated, not rounded; rounding: truncated expects that")
     return lines
