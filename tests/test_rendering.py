@@ -76,7 +76,7 @@ def test_text_of_long_sentences_fits_80_columns(shape, translators):
     walk = walk_through(translators[shape], LONG)
     view = TextRenderer()
     all_lines = [view.compact(walk), view.full(walk, step=1), view.why(walk),
-                 view.full(walk, only="encoder.layers.0")]  # fmt: skip
+                 view.full(walk, path="encoder.layers.0")]  # fmt: skip
     all_lines += [view.attention(walk)] * walk.has_attention
     for lines in all_lines:
         single_lines = "\n".join(lines).splitlines()

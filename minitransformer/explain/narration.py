@@ -65,49 +65,50 @@ def narrate(walk: Walkthrough, precision: int) -> Iterator[Block]:
 
 
 def stage_blocks(step: int, stage: Stage, precision: int) -> Iterator[Block]:
-    """Yield the blocks of one stage: one, or several of an embedding or an attention."""
+    """Yield the blocks of one stage: several of an attention, one or two of an embedding."""
     if isinstance(stage, AttentionStage):
         yield from attention_blocks(step, stage, precision)
         return
-    sentence, tokens = sentence_of(step, stage), stage.tokens
-    rows: list[TableRow] = []
+    tables = stage_tables(stage, precision)
+    if not isinstance(stage, EmbeddingStage):
+        yield Block(step, stage.path, sentence_of(step, stage), tables)
+        return
+    ids = Table([TableRow("id", [str(id) for id in stage.ids], "")])
+    yield Block(step, stage.path, sentence_of(step, stage), [ids, *tables])
+    if stage.positions is not None:
+        sentence = "Add positional encoding to determine the order of the words"
+        values = (stage.vectors, stage.positions, stage.output)
+        table = Table(sums(*values, stage.tokens, precision, "position"))
+        yield Block(step, f"{stage.path}.positions", sentence, [table])
 
-    def add_vectors(**values: Tensor) -> None:
-        for name, each in values.items():
-            rows.extend(vectors(name, each, tokens, precision))
 
+def stage_tables(stage: Stage, precision: int) -> list[Table]:
+    """Return the vectors of every token at every point of a stage."""
+    assert not isinstance(stage, AttentionStage)
     match stage:
-        case EmbeddingStage():
-            ids = Table([TableRow("id", [str(id) for id in stage.ids], "")])
-            add_vectors(embedding=stage.vectors)
-            yield Block(step, stage.path, sentence, [ids, Table(rows)])
-            if stage.positions is not None:
-                sentence = "Add positional encoding to determine the order of the words"
-                path, terms = f"{stage.path}.positions", (stage.vectors, stage.positions)
-                rows = sums(*terms, stage.output, tokens, precision, "position")
-                yield Block(step, path, sentence, [Table(rows)])
-            return
         case GruStage() | LstmStage():
-            yield Block(step, stage.path, sentence, recurrence_tables(stage, precision))
-            return
+            return recurrence_tables(stage, precision)
         case ResidualStage():
             name = "V" if stage.block == "attention" else "output"
-            rows = sums(stage.states, stage.update, stage.total, tokens, precision, name)
-        case NormStage():
-            add_vectors(before=stage.before, after=stage.after)
-        case FeedForwardStage():
-            add_vectors(
-                pre_activation=stage.pre_activation, hidden=stage.hidden, output=stage.output
-            )
+            values = (stage.states, stage.update, stage.total)
+            return [Table(sums(*values, stage.tokens, precision, name))]
         case JoinedStage():
             joined = "h" if stage.path.startswith("encoder") else "[context ; s]"
-            parts = zip((*stage.parts, joined), (stage.first, stage.second, stage.output),
-                        strict=True)  # fmt: skip
-            of_parts = [vectors(name, each, tokens, precision) for name, each in parts]
-            rows = [row for of_token in zip(*of_parts, strict=True) for row in of_token]
+            tensors = dict(zip((*stage.parts, joined), (stage.first, stage.second, stage.output),
+                               strict=True))  # fmt: skip
+            parts = [vectors(name, each, stage.tokens, precision) for name, each in tensors.items()]
+            return [Table([row for of_token in zip(*parts, strict=True) for row in of_token])]
+        case EmbeddingStage():
+            tensors = {"embedding": stage.vectors}
+        case NormStage():
+            tensors = {"before": stage.before, "after": stage.after}
+        case FeedForwardStage():
+            tensors = {"pre_activation": stage.pre_activation, "hidden": stage.hidden,
+                       "output": stage.output}  # fmt: skip
         case OutputProjectionStage():
-            add_vectors(**{"[context ; s]": stage.joined, "output": stage.output})
-    yield Block(step, stage.path, sentence, [Table(rows)])
+            tensors = {"[context ; s]": stage.joined, "output": stage.output}
+    parts = [vectors(name, each, stage.tokens, precision) for name, each in tensors.items()]
+    return [Table([row for part in parts for row in part])]
 
 
 def attention_blocks(step: int, stage: AttentionStage, precision: int) -> Iterator[Block]:
@@ -189,11 +190,10 @@ def recurrence_tables(stage: GruStage | LstmStage, precision: int) -> list[Table
     for index, token in reversed(tokens) if stage.is_backward else tokens:
         state = format_all(stage.state[index].tolist(), precision)
         if stage.mask[index]:
-            rows = [
-                TableRow(name, format_all(each[index].tolist(), precision), "")
-                for name, each in values.items()
-            ]
-            rows[0] = TableRow(rows[0].name, rows[0].numbers, token)
+            rows = []
+            for name, each in values.items():
+                word = token if each is stage.before else ""
+                rows.append(TableRow(name, format_all(each[index].tolist(), precision), word))
             rows.append(TableRow("= state", state, token))
         else:
             rows = [TableRow("state, unchanged", state, token)]
