@@ -280,7 +280,7 @@ class Recomputation:
             token = {name: values[[index]] for name, values in tensors.items()}  # each [1, W]
             for name, carried in zip(("before", "cell_before"), state, strict=False):
                 yield f"{name}[{index}]", token[name], carried
-            step = gru_step if isinstance(stage, GruStage) else lstm_step
+            step = recompute_gru if isinstance(stage, GruStage) else recompute_lstm
             gates = layer.input_proj(inputs[[index]]), layer.hidden_proj(token["before"])
             for name, again in step(token, *gates):
                 yield f"{name}[{index}]", token[name], again
@@ -297,7 +297,7 @@ class Recomputation:
 # The steps of model/recurrent.py, each value from the recorded ones before it.
 
 
-def gru_step(
+def recompute_gru(
     token: dict[str, Tensor], input_gates: Tensor, hidden_gates: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     inputs, hidden = input_gates.chunk(3, dim=-1), hidden_gates.chunk(3, dim=-1)
@@ -308,7 +308,7 @@ def gru_step(
     yield "state", torch.where(token["mask"], new, token["before"])
 
 
-def lstm_step(
+def recompute_lstm(
     token: dict[str, Tensor], input_gates: Tensor, hidden_gates: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     enter, forget, candidate, output = (input_gates + hidden_gates).chunk(4, dim=-1)
