@@ -30,7 +30,7 @@ PRELOADED = ("minitransformer.prompt", "minitransformer.console", "torchtext.voc
              "minitransformer.explain.tensorboard", "minitransformer.evaluate",
              "minitransformer.worked.documents", "minitransformer.explain.command",
              "minitransformer.explain.heatmaps", "minitransformer.export",
-             "minitransformer.explain.page.writer", "pyarrow.parquet", "sacrebleu")  # fmt: skip
+             "minitransformer.explain.page", "pyarrow.parquet", "sacrebleu")  # fmt: skip
 
 
 class Terminal(io.TextIOWrapper):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from minitransformer.errors import UsageError, UserError, did_you_mean
 from minitransformer.explain.checking import check
 from minitransformer.explain.interventions import NOTHING, Experiment, head_of, rotary_attentions
-from minitransformer.explain.terminal import View, wants_colour
+from minitransformer.explain.rendering import TextRenderer, wants_colour
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
 from minitransformer.translator import (
     NUM_ALTERNATIVES,
@@ -73,7 +73,7 @@ class Prompt:
         self.scores = scores
         self.sentence = ""
         self.experiment = NOTHING
-        self.view = View(colour=wants_colour())
+        self.renderer = TextRenderer(colour=wants_colour())
 
     def answer(self, line: str) -> None:
         """Translate a sentence or run a command."""
@@ -91,15 +91,15 @@ class Prompt:
         match name:
             case "walk" | "full":
                 walk = self.walk()
-                lines = self.view.full(walk) if name == "full" else self.view.compact(walk)
-                show([*lines, self.view.checked(check(walk))])
+                lines = self.renderer.full(walk) if name == "full" else self.renderer.compact(walk)
+                show([*lines, self.renderer.checked(check(walk))])
             case "attention" | "why":
                 by_words = merges_subwords(arguments)
                 walk = self.walk()
                 if name == "why":
-                    show(self.view.words(walk) if by_words else self.view.why(walk))
+                    show(self.renderer.words(walk) if by_words else self.renderer.why(walk))
                 elif walk.has_attention:
-                    show(self.view.attention(walk, by_words=by_words))
+                    show(self.renderer.attention(walk, by_words=by_words))
                 else:
                     raise UsageError(NO_ATTENTION)
             case "hide":
@@ -199,7 +199,7 @@ class Prompt:
     def compare(self, walk: Walkthrough) -> None:
         """Show the translation before and after, with the probabilities of its tokens."""
         print(f"  {walk.experiment}")
-        show(self.view.change(self.walk(NOTHING), walk))
+        show(self.renderer.change(self.walk(NOTHING), walk))
 
 
 def merges_subwords(arguments: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""A real browser for tests, where there is one."""
+"""The system's Chromium, for tests of pages."""
 
 import os
 import shutil

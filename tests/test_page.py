@@ -1,4 +1,4 @@
-"""The page: every number of a walk-through in one file that fetches nothing."""
+"""The page: every number of a walk-through in one file that needs no network."""
 
 import base64
 import io
@@ -10,9 +10,9 @@ import pytest
 import torch
 from fontTools.ttLib import TTFont
 
-from minitransformer.explain.files import as_json
 from minitransformer.explain.interventions import Experiment
-from minitransformer.explain.page.writer import key_of, page_html, page_style
+from minitransformer.explain.page import anchor_of, page_html, page_style
+from minitransformer.explain.rendering import as_json
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.translator import Translator
 from tests.processes import run
@@ -23,7 +23,7 @@ RECURRENT_SHAPES = {
     **{name: changes for name, changes in SHAPES.items() if changes[:2] == RECURRENT},
     "gru-none": (*RECURRENT, "model.attention=none", "model.bias=true"),
 }
-DERIVED = {"scaled", "allowed", "hidden"}  # that the page makes of others
+DERIVED = {"scaled", "allowed", "hidden"}  # computed by the page
 
 
 def script(page: str, name: str) -> str:
@@ -37,8 +37,8 @@ def read_page(page: str) -> tuple[dict, np.ndarray]:
 
 
 def numbers_of(reference: list[int], floats: np.ndarray) -> np.ndarray:
-    place, *shape = reference
-    return floats[place : place + int(np.prod(shape))].reshape(shape)
+    offset, *shape = reference
+    return floats[offset : offset + int(np.prod(shape))].reshape(shape)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def walks(tmp_path_factory):
 
 
 @pytest.mark.parametrize("shape", SHAPES | RECURRENT_SHAPES)
-def test_the_page_holds_every_number_of_the_json(shape, walks):
+def test_page_has_every_number_of_the_json(shape, walks):
     data, floats = read_page(page_html({"step 1": [walks[shape]]}, 3))
     [[ours]] = data["walks"]
     [expected] = as_json([walks[shape]])["walkthroughs"]
@@ -73,18 +73,18 @@ def test_the_page_holds_every_number_of_the_json(shape, walks):
             is_matrix = isinstance(values, list) and values and isinstance(values[0], list | float)
             if not is_matrix or name in DERIVED:
                 continue
-            shown, wanted = numbers_of(stage[name], floats), np.array(values, dtype=np.float32)
+            stored, wanted = numbers_of(stage[name], floats), np.array(values, dtype=np.float32)
             if name in ("key", "value"):
-                wanted = wanted[:, wanted.shape[1] - shown.shape[1] :]  # the new token's
+                wanted = wanted[:, wanted.shape[1] - stored.shape[1] :]  # the new token's
             if stage["kind"] == "head" and name != "state":
                 wanted = wanted[stage["ids"]]
-            assert np.array_equal(shown, wanted), (stage["path"], name)
-            compared += shown.size
+            assert np.array_equal(stored, wanted), (stage["path"], name)
+            compared += stored.size
     assert compared > 1000
 
 
 @pytest.mark.parametrize(
-    ("path", "key"),
+    ("path", "anchor"),
     [
         ("encoder.embedding", "embedding"),
         ("encoder.layers.0.self_attention", "self.0"),
@@ -93,31 +93,31 @@ def test_the_page_holds_every_number_of_the_json(shape, walks):
         ("decoder.layers.0.feed_forward", "ff.0"),
         ("decoder.norm", "norm"),
         ("head", "head"),
-        ("encoder.layers.0.forward_rnn", "read.0"),
-        ("encoder.layers.1.backward_rnn", "read.1.back"),
-        ("encoder.layers.1.joined", "read.1.join"),
-        ("decoder.layers.1", "read.1"),
+        ("encoder.layers.0.forward_rnn", "rnn.0"),
+        ("encoder.layers.1.backward_rnn", "rnn.1.back"),
+        ("encoder.layers.1.joined", "rnn.1.join"),
+        ("decoder.layers.1", "rnn.1"),
         ("decoder.attention", "cross.0"),
         ("decoder.attention.joined", "join"),
-        ("decoder.attention.output", "narrow"),
+        ("decoder.attention.output", "proj"),
     ],
 )
-def test_a_place_has_a_short_address(path, key):
-    assert key_of(path) == key
+def test_page_anchors(path, anchor):
+    assert anchor_of(path) == anchor
 
 
 @pytest.mark.parametrize("shape", RECURRENT_SHAPES)
-def test_a_recurrent_layer_is_told_with_what_it_read(shape, walks):
+def test_page_gates_follow_from_their_inputs(shape, walks):
     data, floats = read_page(page_html({"": [walks[shape]]}, 3))
-    [[told]] = data["walks"]
-    passes = [told["encoder"], *(step["stages"] for step in told["steps"])]
+    [[walk]] = data["walks"]
+    passes = [walk["encoder"], *(step["stages"] for step in walk["steps"])]
     read = 0
     for stages in passes:
-        assert len({stage["at"] for stage in stages}) == len(stages)
+        assert len({stage["anchor"] for stage in stages}) == len(stages)
         for stage in stages:
             if stage["kind"] not in ("gru", "lstm"):
                 continue
-            inputs, before = (numbers_of(stage[name], floats) for name in ("words", "before"))
+            inputs, before = (numbers_of(stage[name], floats) for name in ("block_input", "before"))
             sums = 0
             for values, name in ((inputs, "input_proj"), (before, "hidden_proj")):
                 weight, bias = stage["matrices"][name]
@@ -126,17 +126,17 @@ def test_a_recurrent_layer_is_told_with_what_it_read(shape, walks):
             gate = "reset" if stage["kind"] == "gru" else "input"  # the first rows of a matrix
             expected = numbers_of(stage[gate], floats)
             found = 1 / (1 + np.exp(-sums[:, : expected.shape[1]]))
-            assert np.abs(found - expected).max() < 1e-5, stage["at"]
+            assert np.abs(found - expected).max() < 1e-5, stage["anchor"]
             read += 1
     assert read >= len(passes)
 
 
-def test_numbers_that_a_page_has_are_not_stored_again(walks):
-    [[told]] = read_page(page_html({"": [walks["lstm"]]}, 3))[0]["walks"]
-    embedded, first, recurrence = told["encoder"]
-    assert first["words"] == embedded["output"]
-    assert recurrence["words"] == first["state"]
-    for number, step in enumerate(told["steps"], start=1):
+def test_page_stores_equal_tensors_once(walks):
+    [[walk]] = read_page(page_html({"": [walks["lstm"]]}, 3))[0]["walks"]
+    embedded, first, recurrence = walk["encoder"]
+    assert first["block_input"] == embedded["output"]
+    assert recurrence["block_input"] == first["state"]
+    for number, step in enumerate(walk["steps"], start=1):
         _, _, state, cross, joined, narrow = step["stages"]
         assert joined["second"] == state["state"]
         assert joined["first"][0] == cross["context"][0]
@@ -144,39 +144,41 @@ def test_numbers_that_a_page_has_are_not_stored_again(walks):
         assert step["head"]["state"][0] == narrow["output"][0]
         assert cross["memory"] == recurrence["state"]
         if number > 1:
-            assert state["before"] == told["steps"][number - 2]["stages"][2]["state"]
-    assert told["steps"][0]["stages"][3]["value"][0] == recurrence["state"][0]
+            assert state["before"] == walk["steps"][number - 2]["stages"][2]["state"]
+    assert walk["steps"][0]["stages"][3]["value"][0] == recurrence["state"][0]
 
 
-def test_a_word_that_was_taken_out_is_known_to_be_skipped(tmp_path):
+def test_page_has_the_mask_of_a_hidden_word(tmp_path):
     translator = translator_for(tmp_path / "run", *RECURRENT_SHAPES["gru-none"], "data.limit=0")
     walk = walk_through(translator, "I go home", experiment=Experiment(hidden=frozenset({2})))
-    [[told]] = read_page(page_html({"": [walk]}, 3))[0]["walks"]
-    assert told["encoder"][1]["skipped"] == [1]
-    assert told["steps"][0]["stages"][1]["skipped"] == []
+    [[walk]] = read_page(page_html({"": [walk]}, 3))[0]["walks"]
+    assert walk["encoder"][1]["masked"] == [1]
+    assert walk["steps"][0]["stages"][1]["masked"] == []
 
 
 @pytest.mark.parametrize(
-    ("shape", "read"),
+    ("shape", "name"),
     [("tiny", "the latest embedding"), ("gru-both-ways", "[context ; s]"), ("lstm", "the output"),
      ("gru-none", "the state")],
 )  # fmt: skip
-def test_the_head_says_what_it_reads(shape, read, walks):
-    [[told]] = read_page(page_html({"": [walks[shape]]}, 3))[0]["walks"]
-    head = told["steps"][0]["head"]
-    assert head["reads"] == read
-    assert head["sentence"].startswith(f"Feed {read} of <EOS> to a dense network")
-    assert any("look" in stage for stage in told["steps"][0]["stages"]) == (shape != "gru-none")
+def test_page_names_the_input_of_the_head(shape, name, walks):
+    [[walk]] = read_page(page_html({"": [walks[shape]]}, 3))[0]["walks"]
+    head = walk["steps"][0]["head"]
+    assert head["input_name"] == name
+    assert head["sentence"].startswith(f"Feed {name} of <EOS> to a dense network")
+    assert any("attention_type" in stage for stage in walk["steps"][0]["stages"]) == (
+        shape != "gru-none"
+    )
 
 
-def test_nothing_in_the_page_leads_out_of_it(walks):
+def test_page_needs_no_network(walks):
     page = page_html({"step 1": [walks["tiny"]]}, 3)
     assert set(re.findall(r"https?://[\w./]+", page)) == {"http://www.w3.org/2000/svg"}
     assert "default-src 'none'" in page
     assert not re.search(r"<(img|link|iframe)(?![^>]*data:)", page)
 
 
-def test_no_sentence_breaks_out_of_the_page(tmp_path):
+def test_page_escapes_sentences(tmp_path):
     translator = translator_for(tmp_path / "run", "data.limit=0")
     text = "I go </script><b>home</b> {{style}}"
     page = page_html({"step 1": [walk_through(translator, text)]}, 3)
@@ -193,7 +195,7 @@ def embedded_letters(page: str) -> set[int]:
     }
 
 
-def test_bangla_brings_its_letters_along_and_english_none(tiny_bn, walks):
+def test_page_embeds_a_font_for_bangla_alone(tiny_bn, walks):
     walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
     page = page_html({"step 600": [walk]}, 3)
     assert {ord(letter) for letter in "আমি স্কুলে যাই" if letter != " "} <= embedded_letters(page)
@@ -204,34 +206,34 @@ def test_bangla_brings_its_letters_along_and_english_none(tiny_bn, walks):
     assert "page-font," not in english
 
 
-def test_scores_too_large_for_powers_are_no_trouble(tmp_path):
+def test_page_handles_logits_too_large_for_exp(tmp_path):
     translator = translator_for(tmp_path / "run", "data.limit=0")
     with torch.no_grad():
         translator.model.head.bias.fill_(2000)
-    [[told]] = read_page(page_html({"": [walk_through(translator, SENTENCE)]}, 3))[0]["walks"]
-    head = told["steps"][0]["head"]
-    assert head["shift"] > 1000
-    assert 1 <= head["total"] < 1000
+    [[walk]] = read_page(page_html({"": [walk_through(translator, SENTENCE)]}, 3))[0]["walks"]
+    head = walk["steps"][0]["head"]
+    assert head["largest_logit"] > 1000
+    assert 1 <= head["denominator"] < 1000
 
 
 @pytest.mark.parametrize(("text", "has_font"), [("৩ টাকা ৳", True), ("→ √ “a” é Ω я 3", False)])
-def test_letters_digits_and_signs_that_machines_lack_are_brought_along(text, has_font):
+def test_page_font_covers_uncommon_letters_digits_and_signs(text, has_font):
     style = page_style(text)
     own = embedded_letters(style)
     assert bool(own) == has_font
     assert {ord(letter) for letter in "৩৳"} <= own or not has_font
 
 
-def test_bytes_that_are_not_utf_8_are_no_trouble(tiny_bn, tmp_path):
-    told = run("translate.py", "--run", tiny_bn.path, "--walkthrough", "out.html", "I go \udcff",
+def test_page_replaces_bytes_that_are_not_utf_8(tiny_bn, tmp_path):
+    result = run("translate.py", "--run", tiny_bn.path, "--walkthrough", "out.html", "I go \udcff",
                folder=tmp_path)  # fmt: skip
-    assert told.code == 0
+    assert result.code == 0
     data, _ = read_page((tmp_path / "out.html").read_text(encoding="utf-8"))
     assert data["sentences"] == ["I go \ufffd"]
     assert data["walks"][0][0]["is_unknown"] == [False, False, True]
 
 
-def test_without_javascript_there_is_a_text(tiny_bn):
+def test_page_has_a_text_without_javascript(tiny_bn):
     page = page_html({"": [walk_through(Translator.load(tiny_bn.path), "I go to school")]}, 3)
     [text] = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
     assert "Step 4" in text
@@ -239,7 +241,7 @@ def test_without_javascript_there_is_a_text(tiny_bn):
     assert "&lt;EOS&gt;" in text
 
 
-def test_a_long_sentence_in_a_deep_model_stays_below_5_mb(tmp_path):
+def test_page_of_a_deep_model_stays_below_5_mb(tmp_path):
     translator = translator_for(
         tmp_path / "run", "model.d_model=128", "model.num_heads=4", "model.num_encoder_layers=4",
         "model.num_decoder_layers=4", "model.d_ff=256", "model.norm=pre", "model.bias=true",
@@ -249,16 +251,16 @@ def test_a_long_sentence_in_a_deep_model_stays_below_5_mb(tmp_path):
     assert len(walk.source) == len(walk.steps) == 40
     page = page_html({"step 1": [walk]}, 3)
     assert len(page.encode()) < 5_000_000
-    [[told]] = read_page(page)[0]["walks"]
+    [[walk]] = read_page(page)[0]["walks"]
     assert all(
-        "matrices" not in stage for stage in told["encoder"] if stage["kind"] != "norm"
+        "matrices" not in stage for stage in walk["encoder"] if stage["kind"] != "norm"
     )  # more than 100,000 parameters
 
 
-def test_the_command_writes_pages(tiny_bn, tmp_path):
-    told = run("translate.py", "--run", tiny_bn.path, "--walkthrough", "out.html", "--checkpoint",
+def test_page_command_writes_checkpoints(tiny_bn, tmp_path):
+    result = run("translate.py", "--run", tiny_bn.path, "--walkthrough", "out.html", "--checkpoint",
                "all", "I go to school", "You eat fish", folder=tmp_path)  # fmt: skip
-    assert (told.code, told.out, told.err) == (0, "", "wrote out.html\n")
+    assert (result.code, result.out, result.err) == (0, "", "wrote out.html\n")
     data, _ = read_page((tmp_path / "out.html").read_text(encoding="utf-8"))
     assert data["checkpoints"] == ["step 525", "step 600"]
     assert data["sentences"] == ["I go to school", "You eat fish"]
@@ -277,17 +279,17 @@ def test_the_command_writes_pages(tiny_bn, tmp_path):
         (["--walkthrough", "a.html", "--full", "Go"], "--full is for the terminal"),
     ],
 )
-def test_what_cannot_be_written_is_one_line(tiny_bn, tmp_path, arguments, complaint):
-    told = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
-    assert told.code == 2
-    assert complaint in told.err.splitlines()[-1]
+def test_page_command_refuses_bad_options(tiny_bn, tmp_path, arguments, complaint):
+    result = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
+    assert result.code == 2
+    assert complaint in result.err.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_worked_examples_have_pages(tmp_path):
+def test_page_of_worked_sheets(tmp_path):
     command = "minitransformer/worked/__main__.py"
-    told = run(command, "lets-go", "--html", "one.html", folder=tmp_path)
-    assert (told.code, told.out) == (0, "wrote one.html\n")
+    result = run(command, "lets-go", "--html", "one.html", folder=tmp_path)
+    assert (result.code, result.out) == (0, "wrote one.html\n")
     one = (tmp_path / "one.html").read_text(encoding="utf-8")
     listed = json.loads(run(command, "lets-go", "--json", folder=tmp_path).out)
     cells = re.findall(r'<td class="(\w*)" title="[^"]*">([^<]*)', one)
@@ -296,8 +298,8 @@ def test_worked_examples_have_pages(tmp_path):
     wrong = [value for value in printed if value["verdict"] == "errata_origin"]
     assert [kind for kind, _ in cells].count("wrong") == len(wrong) > 0
     assert all(slip["right"][0] in one for slip in listed["slips"])
-    told = run(command, "--html", "all.html", folder=tmp_path)
-    assert told.code == 0
+    result = run(command, "--html", "all.html", folder=tmp_path)
+    assert result.code == 0
     page = (tmp_path / "all.html").read_text(encoding="utf-8")
     links = re.findall(r'href="#([\w.-]+)"', page)
     assert len(links) == 19

@@ -1,4 +1,4 @@
-"""The page in a real browser: clicked through, read out, checked against the JSON."""
+"""The page in a real browser: every number and sum compared with the JSON; navigation."""
 
 import json
 import math
@@ -8,9 +8,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from minitransformer.explain.files import as_json
 from minitransformer.explain.interventions import Experiment
-from minitransformer.explain.page.writer import write_page
+from minitransformer.explain.page import write_page
+from minitransformer.explain.rendering import as_json
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.translator import Translator
 from tests.browser import AXE, browser  # noqa: F401 - a fixture
@@ -50,16 +50,16 @@ def pages(tmp_path_factory, tiny_bn):
 
 @pytest.fixture
 def open_page(pages, browser):  # noqa: F811
-    """Opens a page; whatever it says on the console or asks the network for is a failure."""
-    troubles, opened = [], []
+    """Open a page; any console message or network request fails the test."""
+    complaints, opened = [], []
 
-    def opener(name: str, place: str = "", width: int = 1280, height: int = 900, **options):
+    def opener(name: str, address: str = "", width: int = 1280, height: int = 900, **options):
         page = browser.new_page(viewport={"width": width, "height": height}, **options)
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: request.url.startswith(("file:", "data:"))
-                or troubles.append(request.url))  # fmt: skip
-        page.goto(f"file://{pages[0]}/{name}.html{place}")
+                or complaints.append(request.url))  # fmt: skip
+        page.goto(f"file://{pages[0]}/{name}.html{address}")
         page.locator("main h2").wait_for()
         opened.append(page)
         return page
@@ -67,7 +67,7 @@ def open_page(pages, browser):  # noqa: F811
     yield opener
     for page in opened:
         page.close()
-    assert troubles == []
+    assert complaints == []
 
 
 def matrix_texts(page, name: str) -> list[list[str]]:
@@ -76,27 +76,27 @@ def matrix_texts(page, name: str) -> list[list[str]]:
                              ".map(cell => cell.textContent))")  # fmt: skip
 
 
-def test_slider_buttons_and_keys_go_through_the_steps(open_page):
+def test_browser_steps_by_slider_buttons_and_keys(open_page):
     page = open_page("bangla")
-    told = page.locator("#steps output")
-    assert "the encoder reads the source" in told.inner_text()
+    description = page.locator("#steps output")
+    assert "the encoder reads the source" in description.inner_text()
     page.get_by_role("button", name="step →").click()
-    assert "step 1 of 4" in told.inner_text()
-    assert "“আমি” comes out" in told.inner_text()
+    assert "step 1 of 4" in description.inner_text()
+    assert "“আমি” is produced" in description.inner_text()
     page.locator("main").focus()
     page.keyboard.press("ArrowRight")
-    assert "step 2 of 4" in told.inner_text()
+    assert "step 2 of 4" in description.inner_text()
     slider = page.get_by_role("slider", name="Decoding step")
     slider.fill("4")
-    assert "“<EOS>” comes out" in told.inner_text()
+    assert "“<EOS>” is produced" in description.inner_text()
     page.locator("main").focus()
     page.keyboard.press("ArrowLeft")
-    assert "step 3 of 4" in told.inner_text()
+    assert "step 3 of 4" in description.inner_text()
     page.wait_for_url("**#step=3**")
-    assert page.locator("#strip [aria-current]").inner_text() == "যাই"
+    assert page.locator("#tokens [aria-current]").inner_text() == "যাই"
 
 
-def test_a_step_can_be_linked(open_page):
+def test_browser_links_to_a_step(open_page):
     page = open_page("bangla", "#step=2&at=cross&sentence=2&checkpoint=1")
     assert page.locator("main h2").inner_text() == "Step 2: Cross-attention"
     assert page.locator("h1").inner_text().startswith("My brother goes to school →")
@@ -108,23 +108,23 @@ def test_a_step_can_be_linked(open_page):
     assert wild.locator("main h2").inner_text().startswith("Step 4")
 
 
-def test_next_walks_through_everything_in_order(open_page):
+def test_browser_next_goes_through_all_stages(open_page):
     page = open_page("bangla")
-    seen = [page.locator("main h2").inner_text()]
+    titles = [page.locator("main h2").inner_text()]
     while page.locator("button.next").is_enabled():
         page.locator("button.next").click()
-        seen.append(page.locator("main h2").inner_text())
+        titles.append(page.locator("main h2").inner_text())
         assert len(page.locator("main .lead").inner_text()) > 40
     steps = ["Embedding and position", "Masked self-attention", "Add self-attention",
              "Cross-attention", "Add cross-attention", "Dense head"]  # fmt: skip
-    assert seen == [
+    assert titles == [
         "Encoder: Embedding and position", "Encoder: Self-attention",
         "Encoder: Add self-attention",
         *(f"Step {number}: {name}" for number in (1, 2, 3, 4) for name in steps),
     ]  # fmt: skip
 
 
-def test_sentences_and_checkpoints_are_chosen(open_page, pages):
+def test_browser_chooses_sentence_and_checkpoint(open_page, pages):
     page = open_page("bangla", "#step=1&at=cross")
     assert "আমি" in page.locator("h1").inner_text()
     page.get_by_label("Digits after the point").select_option("6")
@@ -136,7 +136,7 @@ def test_sentences_and_checkpoints_are_chosen(open_page, pages):
     assert "আমার ভাই" in page.locator("h1").inner_text()
 
 
-def test_bangla_is_text_and_is_drawn_by_the_font_of_the_page(open_page):
+def test_browser_draws_bangla_with_the_embedded_font(open_page):
     page = open_page("bangla", "#step=2&at=cross")
     assert page.get_by_role("rowheader", name="আমি → স্কুলে").count() == 1
     assert page.evaluate("document.fonts.check('16px page-font', 'স্কুলে')")
@@ -144,10 +144,10 @@ def test_bangla_is_text_and_is_drawn_by_the_font_of_the_page(open_page):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("place", ["#step=0&at=embedding", "#step=2&at=cross", "#step=3&at=head"])
+@pytest.mark.parametrize("address", ["#step=0&at=embedding", "#step=2&at=cross", "#step=3&at=head"])
 @pytest.mark.parametrize("name", ["bangla", "pre-norm", "gru-both-ways"])
-def test_the_page_never_scrolls_sideways(open_page, name, place, width):
-    page = open_page(name, place, width=width, height=800)
+def test_browser_page_fits_its_width(open_page, name, address, width):
+    page = open_page(name, address, width=width, height=800)
     cell = page.locator("table.grid tbody td").first
     cell.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -155,7 +155,7 @@ def test_the_page_never_scrolls_sideways(open_page, name, place, width):
 
 
 def flat_keys(steps: list[dict], path: str, name: str) -> np.ndarray:
-    """Keys or values of an attention, which the JSON has in the first step that needs them."""
+    """Return the last keys or values of an attention that the JSON has."""
     values = [stage[name] for step in steps for stage in step["stages"] if stage["path"] == path]
     return np.array([each for each in values if each is not None][-1])
 
@@ -170,12 +170,12 @@ PARTS = {
     "lstm": {"state before": "before", "cell before": "cell_before", "input i": "input",
              "forget f": "forget", "candidate g": "candidate", "output o": "output",
              "cell c": "cell", "state": "state"},
-    "narrowed": {"[context ; s]": "joined", "output": "output"},
+    "output_projection": {"[context ; s]": "joined", "output": "output"},
 }  # fmt: skip
 
 
 def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str, np.ndarray]:
-    """What the page should show of a stage, by name."""
+    """Return the matrices that the page must show of a stage, by name."""
     if stage["kind"] in PARTS:
         parts = PARTS[stage["kind"]].items()
         if stage.get("positions", 1) is None:
@@ -187,11 +187,11 @@ def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str
         parts = {first: "first", second: "second", whole: "output"}
         return {name: np.array(stage[field]) for name, field in parts.items()}
     if stage["kind"] == "head":
-        read = {"joined": "[context ; s]", "narrowed": "output"}
+        names = {"joined": "[context ; s]", "output_projection": "output"}
         before = walk["steps"][step - 1]["stages"][-2]["kind"]
         order = np.argsort(-np.array(stage["logits"]), kind="stable")
         return {
-            read.get(before, "state"): np.array([stage["state"]]),
+            names.get(before, "state"): np.array([stage["state"]]),
             "logits": np.array([stage["logits"]])[:, order],
         }
     path, steps = stage["path"], walk["steps"][:step]
@@ -211,45 +211,50 @@ def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str
 
 
 @pytest.mark.parametrize("shape", SHAPES | RECURRENT_SHAPES)
-def test_every_number_and_every_sum_is_that_of_the_json(open_page, pages, shape):
+def test_browser_numbers_and_sums_are_those_of_the_json(open_page, pages, shape):
     [walk] = pages[1][shape]["walkthroughs"]
     page = open_page(shape)
     heads = max(len(stage.get("query", [0])) for stage in walk["encoder"])
-    places = [(0, stage) for stage in walk["encoder"]]
-    places += [(step["number"], stage) for step in walk["steps"][:2] for stage in step["stages"]]
-    compared = asked = 0
-    for step, stage in places:
+    stages = [(0, stage) for stage in walk["encoder"]]
+    stages += [(step["number"], stage) for step in walk["steps"][:2] for stage in step["stages"]]
+    compared = num_sums = 0
+    for step, stage in stages:
         head = (compared + step) % heads if stage["kind"] == "attention" else 0
         if head:
             page.get_by_role("button", name=f"head {head}", exact=True).click()
         for details in page.locator("details.matrix:not([open]) summary").all():
             details.click()
-        if stage["kind"] == "attention" and step:  # the row of this step; earlier ones were seen
+        if (
+            stage["kind"] == "attention" and step
+        ):  # the row of this step, below those of earlier ones
             name = stage["names"]["weight"].replace("weight", "weights")
             last = [float(text) for text in matrix_texts(page, name)[-1]]
             assert last == pytest.approx(stage["weights"][head][0], abs=0.51 * 10**-DIGITS)
         for name, wanted in expected_matrices(walk, step, stage, head).items():
             texts = matrix_texts(page, name)
-            shown = np.array([[float(text) for text in row] for row in texts])
-            assert shown.shape == wanted.shape, (stage["path"], name)
-            assert np.abs(shown - wanted).max() <= 0.5000001 * 10**-DIGITS, (stage["path"], name)
-            compared += shown.size
+            displayed = np.array([[float(text) for text in row] for row in texts])
+            assert displayed.shape == wanted.shape, (stage["path"], name)
+            assert np.abs(displayed - wanted).max() <= 0.5000001 * 10**-DIGITS, (
+                stage["path"],
+                name,
+            )
+            compared += displayed.size
             for row, column in {(0, 0), (wanted.shape[0] - 1, wanted.shape[1] - 1)}:
                 rows = page.locator(f"[data-matrix='{name}'] tbody tr")
                 rows.nth(row).locator("td").nth(column).click()
-                asked += check_sum(page, wanted[row, column])
+                num_sums += check_sum(page, wanted[row, column])
         page.locator("button.next").click()
     assert compared > (600 if shape in RECURRENT_SHAPES else 1000)
-    assert asked > (10 if shape in RECURRENT_SHAPES else 30)
+    assert num_sums > (10 if shape in RECURRENT_SHAPES else 30)
 
 
 def check_sum(page, number: float) -> int:
-    """The panel tells this number, and its terms, as they are shown, add up; how many sums."""
+    """Check the panel's number, and that its displayed terms add up; return how many sums."""
     panel = page.locator("#sum")
     result = panel.locator(".result")
     assert float(result.get_attribute("data-value")) == pytest.approx(number, rel=1e-6, abs=1e-9)
-    told = result.inner_text().split("=")[-1]
-    assert float(told) == pytest.approx(number, abs=0.51 * 10**-DIGITS + 1e-8)
+    displayed = result.inner_text().split("=")[-1]
+    assert float(displayed) == pytest.approx(number, abs=0.51 * 10**-DIGITS + 1e-8)
     table = panel.locator("table").first
     terms = table.locator("td.term").all_inner_texts()
     if not terms:
@@ -257,27 +262,28 @@ def check_sum(page, number: float) -> int:
     total = table.locator("td.term-total").inner_text()
     assert sum(map(Decimal, terms)) == Decimal(total)
     rounding = table.locator("tr", has_text="rounding").locator("td.term").all_inner_texts()
-    exact = 2e-7 * sum(abs(float(term)) for term in terms)  # what the model's own digits allow
+    exact = 2e-7 * sum(abs(float(term)) for term in terms)  # rounding of float32
     assert abs(sum(map(float, rounding))) <= (len(terms) / 2 + 1) * 10**-DIGITS + exact
     shares = result.inner_text().split("=")[0].split("/")
-    if bent := BENT.search(result.inner_text()):
-        check_bent(*bent.groups(), total)
-    elif len(shares) == 2:  # a softmax's sum is what it divides by
+    if activation := ACTIVATION.search(result.inner_text()):
+        check_activation(*activation.groups(), total)
+    elif len(shares) == 2:  # a softmax's sum is its denominator
         assert shares[1].strip() == total
         assert float(shares[0]) / float(total) == pytest.approx(number, abs=2 * 10**-DIGITS)
     else:
-        assert total == told.strip()
+        assert total == displayed.strip()
     return 1
 
 
-BENT = re.compile(r"(σ|tanh)\((\S+)\) = (\S+)")
-LAST_OF_CELL = re.compile(r"(\S+) × tanh\((\S+)\)")
+ACTIVATION = re.compile(r"(σ|tanh)\((\S+)\) = (\S+)")
+OUTPUT_OF_CELL = re.compile(r"(\S+) × tanh\((\S+)\)")
 CLICK_ALL = """() => [...document.querySelectorAll(".grid td[tabindex]:not(.masked)")].map(cell => {
   cell.click();
   const panel = document.getElementById("sum");
-  const text = (place) => panel.querySelector(place)?.textContent ?? "";
-  const texts = (box, place) => [...box.querySelectorAll(place)].map((each) => each.textContent);
-  return {shown: cell.textContent, result: text(".result"),
+  const text = (selector) => panel.querySelector(selector)?.textContent ?? "";
+  const texts = (box, selector) =>
+    [...box.querySelectorAll(selector)].map((each) => each.textContent);
+  return {cell: cell.textContent, result: text(".result"),
           formula: text(".result + p:not(.quiet)"),
           tables: [...panel.querySelectorAll("table")].map((table) => ({
             names: texts(table, "th"), terms: texts(table, ".term"),
@@ -285,88 +291,93 @@ CLICK_ALL = """() => [...document.querySelectorAll(".grid td[tabindex]:not(.mask
 })"""
 
 
-def check_bent(how: str, inside: str, told: str, total: str) -> None:
-    """σ or tanh of the sum that is shown is the number that is shown."""
-    assert inside == total
-    bend = math.tanh if how == "tanh" else lambda number: 1 / (1 + math.exp(-number))
-    assert float(told) == pytest.approx(bend(float(inside)), abs=0.51 * 10**-DIGITS + 2e-7)
+def check_activation(name: str, argument: str, displayed: str, total: str) -> None:
+    """Check that σ or tanh of the displayed sum is the displayed number."""
+    assert argument == total
+    function = math.tanh if name == "tanh" else lambda number: 1 / (1 + math.exp(-number))
+    assert float(displayed) == pytest.approx(
+        function(float(argument)), abs=0.51 * 10**-DIGITS + 2e-7
+    )
 
 
-def check_told(told: dict) -> str:
-    """What is told of a cell comes to what the cell shows; which way it was told."""
-    for table in told["tables"]:
+def check_panel(panel: dict) -> str:
+    """Check that the panel gives the number of its cell; return the form of the explanation."""
+    for table in panel["tables"]:
         terms = dict(zip(table["names"], map(Decimal, table["terms"]), strict=False))
-        assert sum(map(Decimal, table["terms"])) == Decimal(table["total"]), told
+        assert sum(map(Decimal, table["terms"])) == Decimal(table["total"]), panel
         exact = 2e-7 * sum(abs(float(term)) for term in terms.values())
-        assert abs(terms.get("rounding", 0)) <= (len(terms) / 2 + 1) * 10**-DIGITS + exact, told
-    number, result = float(told["shown"]), told["result"]
-    if bent := BENT.search(result):
-        assert bent[3] == told["shown"]
-        check_bent(*bent.groups(), told["tables"][0]["total"])
-        if len(told["tables"]) == 2:  # r × u, and u
-            last = [text for text in told["tables"][0]["products"] if text][-1]
-            assert last.split(" × ")[1] == told["tables"][1]["total"]
-        return bent[1]
-    if told["tables"] and "/" in result:
+        assert abs(terms.get("rounding", 0)) <= (len(terms) / 2 + 1) * 10**-DIGITS + exact, panel
+    number, result = float(panel["cell"]), panel["result"]
+    if activation := ACTIVATION.search(result):
+        assert activation[3] == panel["cell"]
+        check_activation(*activation.groups(), panel["tables"][0]["total"])
+        if len(panel["tables"]) == 2:  # r × u, and u
+            last = [text for text in panel["tables"][0]["products"] if text][-1]
+            assert last.split(" × ")[1] == panel["tables"][1]["total"]
+        return activation[1]
+    if panel["tables"] and "/" in result:
         own, whole = (float(part) for part in result.split("=")[0].split("/"))
         assert own / whole == pytest.approx(number, abs=2 * 10**-DIGITS)
         return "share"
-    if told["tables"]:
-        assert told["tables"][0]["total"] == told["shown"]
+    if panel["tables"]:
+        assert panel["tables"][0]["total"] == panel["cell"]
         return "sum"
-    if product := LAST_OF_CELL.fullmatch(told["formula"]):
+    if product := OUTPUT_OF_CELL.fullmatch(panel["formula"]):
         expected = float(product[1]) * math.tanh(float(product[2]))
         assert number == pytest.approx(expected, abs=0.51 * 10**-DIGITS + 2e-7)
         return "o × tanh(c)"
-    assert float(told["formula"]) == pytest.approx(number, abs=0.51 * 10**-DIGITS)
+    assert float(panel["formula"]) == pytest.approx(number, abs=0.51 * 10**-DIGITS)
     return "elsewhere"
 
 
 @pytest.mark.parametrize("shape", [*RECURRENT_SHAPES, "hidden"])
-def test_every_number_of_a_recurrent_walk_comes_of_what_is_told(open_page, shape):
+def test_browser_explains_every_number_of_a_recurrent_model(open_page, shape):
     page = open_page(shape)
-    ways, asked = set(), 0
+    forms, num_cells = set(), 0
     while "Step 3" not in page.locator("main h2").inner_text():
-        for told in page.evaluate(CLICK_ALL):
-            ways.add(check_told(told))
-            asked += 1
+        for panel in page.evaluate(CLICK_ALL):
+            forms.add(check_panel(panel))
+            num_cells += 1
         page.locator("button.next").click()
-    assert asked > 600
+    assert num_cells > 600
     expected = {"σ", "tanh", "sum", "elsewhere"}
     expected |= {"share"} if shape in ("gru", "gru-both-ways", "lstm") else set()
-    assert ways == expected | ({"o × tanh(c)"} if "lstm" in shape else set())
+    assert forms == expected | ({"o × tanh(c)"} if "lstm" in shape else set())
 
 
-def test_a_decoder_begins_where_the_encoder_has_ended(open_page, pages):
+def test_browser_names_the_initial_state_of_the_decoder(open_page, pages):
     [walk] = pages[1]["gru-both-ways"]["walkthroughs"]
     states = {stage["path"]: stage.get("state") for stage in walk["encoder"]}
-    page = open_page("gru-both-ways", "#step=1&at=read.1")
+    page = open_page("gru-both-ways", "#step=1&at=rnn.1")
     cells = page.locator("[data-matrix='state before'] tbody td")
-    for place, way, word, last in ((3, "forward_rnn", "home", -1), (11, "backward_rnn", "I", 0)):
-        cells.nth(place).click()
-        told = page.locator("#sum").inner_text()
-        assert f"number 3 of the encoder's state after “{word}”" in told
-        number = states[f"encoder.layers.1.{way}"][last][3]
-        assert float(cells.nth(place).inner_text()) == pytest.approx(number, abs=10**-DIGITS)
+    for column, direction, word, last in (
+        (3, "forward_rnn", "home", -1),
+        (11, "backward_rnn", "I", 0),
+    ):
+        cells.nth(column).click()
+        explanation = page.locator("#sum").inner_text()
+        assert f"number 3 of the encoder's state after “{word}”" in explanation
+        number = states[f"encoder.layers.1.{direction}"][last][3]
+        assert float(cells.nth(column).inner_text()) == pytest.approx(number, abs=10**-DIGITS)
     note = page.locator("#map .quiet").inner_text()
-    assert note == "in each layer, the last states of both ways are where the decoder begins"
+    assert note == "in each layer, the decoder starts from the final states of both directions"
     assert page.locator("#map svg path.tip").count() == 3  # both layers, and the attention
     page.get_by_role("button", name="step →").click()
     cells.nth(3).click()
-    assert "The state after “<EOS>”, as step 1 has left it." in page.locator("#sum").inner_text()
+    assert "The state after “<EOS>”, from step 1." in page.locator("#sum").inner_text()
     assert page.locator("#map svg path.tip").count() == 1
 
 
-def test_a_recurrent_walk_is_gone_through_in_order(open_page):
+def test_browser_next_goes_through_a_recurrent_model(open_page):
     page = open_page("lstm")
-    seen = [page.locator("main h2").inner_text()]
-    while "Step 2" not in seen[-1]:
+    titles = [page.locator("main h2").inner_text()]
+    while "Step 2" not in titles[-1]:
         page.locator("button.next").click()
-        seen.append(page.locator("main h2").inner_text())
+        titles.append(page.locator("main h2").inner_text())
         assert len(page.locator("main .lead").inner_text()) > 40
-    steps = ["Embedding", "LSTM, layer 0", "LSTM, layer 1", "Attention", "[context ; s]", "Narrow",
-             "Dense head"]  # fmt: skip
-    assert seen == [
+    steps = ["Embedding", "LSTM, layer 0", "LSTM, layer 1", "Attention", "[context ; s]",
+             "Output projection", "Dense head"]  # fmt: skip
+    assert titles == [
         "Encoder: Embedding", "Encoder: LSTM, left to right, layer 0",
         "Encoder: LSTM, left to right, layer 1",
         *(f"Step 1: {name}" for name in steps), "Step 2: Embedding",
@@ -375,19 +386,19 @@ def test_a_recurrent_walk_is_gone_through_in_order(open_page):
     assert linked.locator("main h2").inner_text() == "Step 2: Attention"
 
 
-def test_without_attention_none_is_offered(open_page):
+def test_browser_shows_no_attention_without_one(open_page):
     page = open_page("gru-none", "#step=2&at=head")
     assert "ttention" not in page.locator("body").inner_text()
-    page.locator("#strip a.token").last.click()
+    page.locator("#tokens a.token").last.click()
     page.locator("main h2", has_text="GRU").wait_for()
-    hidden = open_page("hidden", "#step=0&at=read")
+    hidden = open_page("hidden", "#step=0&at=rnn")
     hidden.locator("[data-matrix='reset r'] td.masked").first.click()
     assert "it is not read" in hidden.locator("#sum").inner_text()
     rows = matrix_texts(hidden, "state")
     assert rows[1] == rows[0] != rows[2]
 
 
-def test_a_cell_is_reached_with_the_keyboard_and_told(open_page):
+def test_browser_selects_cells_with_the_keyboard(open_page):
     page = open_page("bangla", "#step=2&at=cross")
     page.locator("[data-matrix='weights'] td[tabindex='0']").focus()
     page.keyboard.press("ArrowDown")
@@ -402,7 +413,7 @@ def test_a_cell_is_reached_with_the_keyboard_and_told(open_page):
     assert "step 2 of 4" in page.locator("#steps output").inner_text()
 
 
-def test_a_click_moves_the_page_only_where_the_panel_lies_over_it(open_page):
+def test_browser_scrolls_cells_out_from_under_the_panel(open_page):
     wide = open_page("bangla", "#step=1&at=cross", width=1200, height=500)
     cut_off = wide.locator("[data-matrix='Q'] .scroll")
     cut_off.scroll_into_view_if_needed()
@@ -418,7 +429,7 @@ def test_a_click_moves_the_page_only_where_the_panel_lies_over_it(open_page):
     assert box["y"] + box["height"] <= panel["y"]
 
 
-def test_heads_scores_digits_and_files(open_page, pages):
+def test_browser_heads_scores_digits_and_files(open_page, pages):
     page = open_page("pre-norm", "#step=0&at=self")
     assert page.get_by_role("button", name="head 0").get_attribute("aria-pressed") == "true"
     first = matrix_texts(page, "weights")
@@ -431,8 +442,8 @@ def test_heads_scores_digits_and_files(open_page, pages):
     page.get_by_role("button", name="raw scores").click()
     [stage] = [each for each in pages[1]["pre-norm"]["walkthroughs"][0]["encoder"]
                if each["path"] == "encoder.layers.0.self_attention"]  # fmt: skip
-    shown = np.array(matrix_texts(page, "raw scores"), dtype=float)
-    assert np.abs(shown - np.array(stage["scores"])[0]).max() < 10**-DIGITS
+    displayed = np.array(matrix_texts(page, "raw scores"), dtype=float)
+    assert np.abs(displayed - np.array(stage["scores"])[0]).max() < 10**-DIGITS
     page.get_by_label("Digits after the point").select_option("2")
     assert len(matrix_texts(page, "raw scores")[0][0].split(".")[1]) == 2
     with page.expect_download() as download:
@@ -442,7 +453,7 @@ def test_heads_scores_digits_and_files(open_page, pages):
     assert ">home</text>" in picture
 
 
-def test_the_focus_stays_where_it_was(open_page):
+def test_browser_keeps_the_focus(open_page):
     page = open_page("pre-norm", "#step=1&at=self")
 
     def focused() -> str:
@@ -464,13 +475,13 @@ def test_the_focus_stays_where_it_was(open_page):
     assert page.locator("main h2").bounding_box()["y"] > page.locator(".top").bounding_box()["y"]
 
 
-def test_held_keys_and_frames_without_history_are_no_trouble(pages, browser):  # noqa: F811
-    """Browsers allow only so many new addresses; the place must not depend on them."""
+def test_browser_works_without_history(pages, browser):  # noqa: F811
+    """Browsers limit the number of new addresses; the selection must not depend on them."""
     page = browser.new_page()
     page.goto(f"file://{pages[0]}/bangla.html#step=0&at=self")
     page.evaluate("""() => {
       history.pushState = history.replaceState = () => { throw new DOMException("too many"); };
-      for (let press = 0; press < 301; press++) go({step: press % 2 ? 2 : 3}, {slides: true});
+      for (let press = 0; press < 301; press++) navigate({step: press % 2 ? 2 : 3}, {slides: true});
     }""")
     assert "step 3 of 4" in page.locator("#steps output").inner_text()
     page.locator("button.next").click()
@@ -478,7 +489,7 @@ def test_held_keys_and_frames_without_history_are_no_trouble(pages, browser):  #
     page.close()
 
 
-def test_the_browsers_own_button_goes_back(open_page):
+def test_browser_back_button(open_page):
     page = open_page("bangla", "#step=1&at=self")
     page.locator("button.next").click()
     page.wait_for_url("**at=self.0.add**")
@@ -486,30 +497,30 @@ def test_the_browsers_own_button_goes_back(open_page):
     page.locator("main h2", has_text="Masked self-attention").wait_for()
 
 
-def test_a_place_that_a_step_lacks_is_not_forgotten(open_page):
+def test_browser_returns_to_a_stage_that_one_step_lacks(open_page):
     page = open_page("bangla", "#step=1&at=cross")
-    for key, place in (
+    for key, title in (
         ("ArrowLeft", "Encoder: Embedding and position"),
         ("ArrowRight", "Step 1: Cross-attention"),
     ):
         page.locator("main").focus()
         page.keyboard.press(key)
-        assert page.locator("main h2").inner_text() == place
+        assert page.locator("main h2").inner_text() == title
 
 
-def test_bars_tell_their_sums(open_page):
+def test_browser_explains_candidates(open_page):
     page = open_page("bangla", "#step=2&at=head")
-    for part, told in (
+    for part, text in (
         ("probabilities", "softmax of all logits"),
         ("logits", "times its row of the head"),
     ):
         page.locator(f".bars [data-part={part}]").nth(1).click()
-        assert told in page.locator("#sum").inner_text()
+        assert text in page.locator("#sum").inner_text()
         terms = page.locator("#sum td.term").all_inner_texts()
         assert sum(map(Decimal, terms)) == Decimal(page.locator("#sum td.term-total").inner_text())
 
 
-def test_one_word_right_to_left_and_no_javascript(tiny_bn, tmp_path, browser):  # noqa: F811
+def test_browser_one_word_right_to_left_and_no_javascript(tiny_bn, tmp_path, browser):  # noqa: F811
     walk = walk_through(Translator.load(tiny_bn.path), "school")
     write_page(tmp_path / "one.html", {"step 600": [walk]}, 3)
     page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -520,14 +531,14 @@ def test_one_word_right_to_left_and_no_javascript(tiny_bn, tmp_path, browser):  
     )
     page.goto(f"file://{tmp_path}/one.html#step=1&at=cross")
     words = page.evaluate("""() => {
-      document.body.append(word(["שלום", "עולם"]));
+      document.body.append(wordElement(["שלום", "עולם"]));
       const parts = document.body.lastChild.querySelectorAll("bdi");
       return [...parts].map((each) => each.getBoundingClientRect().left);
     }""")
     assert words[0] < words[1]  # the arrow points from the first to the second
     page.emulate_media(media="print")
     assert (
-        page.locator(".strip div").last.evaluate("box => box.scrollHeight - box.clientHeight") <= 0
+        page.locator(".tokens div").last.evaluate("box => box.scrollHeight - box.clientHeight") <= 0
     )
     page.close()
     page = browser.new_page(java_script_enabled=False)
@@ -537,7 +548,7 @@ def test_one_word_right_to_left_and_no_javascript(tiny_bn, tmp_path, browser):  
     page.close()
 
 
-def test_a_matrix_is_copied_as_csv(open_page, pages):
+def test_browser_copies_csv(open_page, pages):
     page = open_page("bangla", "#step=1&at=cross")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="copy CSV of weights", exact=True).click()
@@ -551,7 +562,7 @@ def test_a_matrix_is_copied_as_csv(open_page, pages):
     assert [float(number) for number in numbers] == pytest.approx(stage["weights"][0][0], rel=1e-6)
 
 
-def test_a_large_model_says_what_is_not_there(browser, tmp_path):  # noqa: F811
+def test_browser_page_of_a_large_model_has_no_matrices(browser, tmp_path):  # noqa: F811
     translator = translator_for(
         tmp_path / "run", "model.d_model=128", "model.num_heads=4", "model.num_encoder_layers=4",
         "model.num_decoder_layers=4", "model.d_ff=256", "model.norm=pre", "data.limit=0",
@@ -562,9 +573,9 @@ def test_a_large_model_says_what_is_not_there(browser, tmp_path):  # noqa: F811
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(f"file://{tmp_path}/large.html#step=30&at=cross.3")
     page.locator("table.grid.dense").wait_for()
-    for name, told in (("Q", "more than 100,000 parameters"), ("weights · V", "weights times V")):
+    for name, text in (("Q", "more than 100,000 parameters"), ("weights · V", "weights times V")):
         page.locator(f"[data-matrix='{name}'] td[tabindex]").first.click()
-        assert told in page.locator("#sum").inner_text()
+        assert text in page.locator("#sum").inner_text()
     page.close()
 
 
@@ -576,14 +587,14 @@ def axe():
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("place", ["#step=0&at=self", "#step=2&at=cross", "#step=3&at=head"])
-def test_nothing_is_in_the_way_of_a_screen_reader(open_page, axe, place, scheme):
-    page = open_page("bangla", place, color_scheme=scheme, bypass_csp=True)
+@pytest.mark.parametrize("address", ["#step=0&at=self", "#step=2&at=cross", "#step=3&at=head"])
+def test_browser_page_is_accessible(open_page, axe, address, scheme):
+    page = open_page("bangla", address, color_scheme=scheme, bypass_csp=True)
     page.locator("table.grid tbody td").first.click()
     assert serious(page, axe) == []
 
 
-def test_worked_pages_are_accessible_and_fit_a_phone(tmp_path, browser, axe):  # noqa: F811
+def test_browser_worked_pages_are_accessible_and_fit_a_phone(tmp_path, browser, axe):  # noqa: F811
     command = "minitransformer/worked/__main__.py"
     assert run(command, "--html", "all.html", folder=tmp_path).code == 0
     page = browser.new_page(viewport={"width": 390, "height": 800}, bypass_csp=True)

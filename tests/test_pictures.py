@@ -409,7 +409,7 @@ def test_sentence_picture_is_wide_enough_at_any_scale(scale):
 def test_write_attention_refuses_a_model_without_attention(tmp_path, capsys):
     translator = translator_for(tmp_path / "run", *RECURRENT, "model.attention=none")
     options = argparse.Namespace(attention=tmp_path / "maps.png", words=False)
-    with pytest.raises(UsageError, match=r"maps\.png: this model looks at nothing"):
+    with pytest.raises(UsageError, match=r"maps\.png: this model has no attention"):
         write_attention(translator, ["I go xyz"], options, tmp_path)
     assert not (tmp_path / "maps.png").exists()
     assert capsys.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""A walk-through shows what the model computed, and notices when it does not."""
+"""A walk-through has what the model computed, and its check finds any other value."""
 
 import dataclasses
 import re
@@ -85,20 +85,20 @@ def translators(tmp_path_factory):
 
 
 @every_shape
-def test_a_walk_is_the_translation_and_checks_itself(shape, translators):
+def test_walkthrough_is_the_translation_and_passes_its_check(shape, translators):
     translator = translators[shape]
     walk = walk_through(translator, SENTENCE)
     translation = translator.translate([SENTENCE])[0]
     assert [step.produced for step in walk.steps] == translation.tokens
     assert walk.translation == translation.text
     assert [step.probability for step in walk.steps] == pytest.approx(
-        [choice.probability for choice in translation.token_scores], abs=1e-5
+        [score.probability for score in translation.token_scores], abs=1e-5
     )
     assert check(walk) > 1000
 
 
 @every_shape
-def test_step_t_is_row_t_of_the_teacher_forced_trace(shape, translators):
+def test_walkthrough_step_t_is_row_t_of_the_teacher_forced_trace(shape, translators):
     translator = translators[shape]
     translator.model.double()
     try:
@@ -113,11 +113,11 @@ def test_step_t_is_row_t_of_the_teacher_forced_trace(shape, translators):
         assert torch.allclose(step.head.logits, forced["logits"][0, row], atol=1e-10)
         for stage in step.stages:
             if isinstance(stage, AttentionStage):
-                seen = len(stage.keys)
+                num_keys = len(stage.keys)
                 for name in ("query", "context"):
                     expected = forced[f"{stage.path}.{name}"][0, :, row]
                     assert torch.allclose(getattr(stage, name)[:, 0], expected, atol=1e-10)
-                expected = forced[f"{stage.path}.weights"][0, :, row, :seen]
+                expected = forced[f"{stage.path}.weights"][0, :, row, :num_keys]
                 assert torch.allclose(stage.weights[:, 0], expected, atol=1e-10)
             elif isinstance(stage, ResidualStage):
                 expected = forced[f"{stage.path}.total"][0, row]
@@ -125,7 +125,7 @@ def test_step_t_is_row_t_of_the_teacher_forced_trace(shape, translators):
 
 
 @long_for_every_shape
-def test_any_recorded_value_that_is_changed_is_named(shape, translators):
+def test_check_names_any_changed_tensor(shape, translators):
     walk = walk_through(translators[shape], SENTENCE)
     for number, stage in walk.stages():
         if number > (2 if shape == "tiny" else 1):  # later steps are like the second
@@ -134,19 +134,19 @@ def test_any_recorded_value_that_is_changed_is_named(shape, translators):
             tensor = getattr(stage, field.name)
             if not isinstance(tensor, Tensor):
                 continue
-            place = tuple(size // 2 for size in tensor.shape)
-            kept = tensor[place].clone()
-            tensor[place] = ~kept if tensor.dtype == torch.bool else kept + 0.01 * (1 + abs(kept))
+            index = tuple(size // 2 for size in tensor.shape)
+            kept = tensor[index].clone()
+            tensor[index] = ~kept if tensor.dtype == torch.bool else kept + 0.01 * (1 + abs(kept))
             with pytest.raises(Mismatch) as caught:
                 check(walk)
-            at = "encoder" if number == 0 else f"decoding step {number}"
-            assert str(caught.value).startswith(f"{at}: {stage.path}.{field.name}")
-            tensor[place] = kept
+            step = "encoder" if number == 0 else f"decoding step {number}"
+            assert str(caught.value).startswith(f"{step}: {stage.path}.{field.name}")
+            tensor[index] = kept
     check(walk)
 
 
 @long_for_every_shape
-def test_any_word_or_choice_that_is_changed_is_named(shape, translators):
+def test_check_names_any_changed_word_or_choice(shape, translators):
     walk = walk_through(translators[shape], SENTENCE, expected="Voy a casa",
                         experiment=Experiment(forced="Voy", hidden=frozenset({2})))  # fmt: skip
     check(walk)
@@ -177,32 +177,32 @@ def test_any_word_or_choice_that_is_changed_is_named(shape, translators):
                     check(dataclasses.replace(walk, encoder=encoder))
 
 
-def test_small_probabilities_and_single_weights_are_noticed(translators):
+def test_check_finds_small_probabilities_and_single_weights(translators):
     translator = translators["pre-norm"]
     walk = walk_through(translator, SENTENCE)
     small = walk.steps[0].head.probabilities
-    place = int(small.argmin())
-    kept = small[place].clone()
-    small[place] += 2e-5
+    index = int(small.argmin())
+    kept = small[index].clone()
+    small[index] += 2e-5
     with pytest.raises(Mismatch, match=r"step 1: head\.probabilities"):
         check(walk)
-    small[place] = kept
+    small[index] = kept
     for name, parameter in translator.model.named_parameters():
-        if "layers.0" not in name or name.endswith("fc2.weight"):  # a unit may be off
+        if "layers.0" not in name or name.endswith("fc2.weight"):  # the unit may be inactive
             continue
-        at = tuple(size // 2 for size in parameter.shape)
-        kept = parameter.detach()[at].clone()
+        index = tuple(size // 2 for size in parameter.shape)
+        kept = parameter.detach()[index].clone()
         with torch.no_grad():
-            parameter[at] += 0.05
+            parameter[index] += 0.05
         with pytest.raises(Mismatch):
             check(walk)
         with torch.no_grad():
-            parameter[at] = kept
+            parameter[index] = kept
     check(walk)
 
 
 @long_for_every_shape
-def test_any_weight_that_is_changed_is_noticed(shape, translators):
+def test_check_finds_any_changed_parameter(shape, translators):
     translator = translators[shape]
     walk = walk_through(translator, SENTENCE)
     for name, parameter in translator.model.named_parameters():
@@ -218,24 +218,24 @@ def test_any_weight_that_is_changed_is_noticed(shape, translators):
     check(walk)
 
 
-def test_why_is_the_loss_when_a_word_is_hidden(translators):
+def test_walkthrough_why_is_the_change_when_a_word_is_hidden(translators):
     translator = translators["pre-norm"]
     walk = walk_through(translator, SENTENCE)
     fed, produced = ([getattr(step, name) for step in walk.steps]
                      for name in ("fed_id", "produced_id"))  # fmt: skip
-    for place in range(len(walk.source)):
+    for index in range(len(walk.source)):
         ids = list(walk.source_ids)
-        ids[place] = PAD_ID
+        ids[index] = PAD_ID
         sources = [walk.source_ids, ids]
         full, without = log_probabilities(translator.model, sources, fed, produced).tolist()
         expected = [b - a for a, b in zip(full, without, strict=True)]
-        assert [step.why[place] for step in walk.steps] == pytest.approx(expected, abs=1e-5)
+        assert [step.why[index] for step in walk.steps] == pytest.approx(expected, abs=1e-5)
     one_word = walk_through(translators["tiny"], "Ana")
     assert one_word.steps[0].why == [None]
     check(one_word)
 
 
-def test_hiding_a_word_hides_it_from_everybody(translators):
+def test_walkthrough_hidden_word_gets_no_attention(translators):
     for translator in translators.values():
         walk = walk_through(translator, SENTENCE, experiment=Experiment(hidden=frozenset({2})))
         check(walk)
@@ -247,7 +247,7 @@ def test_hiding_a_word_hides_it_from_everybody(translators):
         walk_through(translators["tiny"], "Ana", experiment=Experiment(hidden=frozenset({1})))
 
 
-def test_a_head_that_is_off_finds_nothing_and_positions_can_be_left_away(translators):
+def test_walkthrough_without_heads_and_positions(translators):
     translator = translators["post-norm"]
     before = {name: value.clone() for name, value in translator.model.named_parameters()}
     off = Experiment(heads_off=frozenset({"encoder.1.2", "cross.0.3"}), positions_off=True)
@@ -259,10 +259,10 @@ def test_a_head_that_is_off_finds_nothing_and_positions_can_be_left_away(transla
     assert stages["decoder.layers.0.cross_attention"].context[3].abs().max() == 0
     assert all(each.positions is None for each in walk.encoder if isinstance(each, EmbeddingStage))
     for name, value in translator.model.named_parameters():
-        assert torch.equal(value, before[name])  # the model itself is as it was
+        assert torch.equal(value, before[name])  # the model itself is unchanged
 
 
-def test_a_translation_can_be_forced_to_begin_otherwise(translators):
+def test_walkthrough_begins_with_forced_tokens(translators):
     translator = translators["tiny"]
     walk = walk_through(translator, SENTENCE, experiment=Experiment(forced="Voy a"))
     check(walk)
@@ -271,7 +271,7 @@ def test_a_translation_can_be_forced_to_begin_otherwise(translators):
     assert walk.steps[1].fed == "Voy"
 
 
-def test_views_have_a_word_for_every_row_and_column(translators):
+def test_attention_views_label_every_row_and_column(translators):
     walk = walk_through(translators["pre-norm"], SENTENCE)
     views = list(attention_views(walk))
     assert [view.kind for view in views] == ["self-attention"] * 2 + [
@@ -293,7 +293,7 @@ def lets_go(tmp_path_factory):
     return Translator.load(folder / "runs" / "lets-go")
 
 
-def test_the_walk_of_lets_go_is_the_sheet(lets_go):
+def test_walkthrough_of_lets_go_is_the_sheet(lets_go):
     """Every value of the sheet's steps (1) to (5), at its precision where it has no slip."""
     walk = walk_through(lets_go, "Let's go", expected="Vamos")
     assert [step.produced for step in walk.steps] == ["Vamos", "<EOS>"]
@@ -327,7 +327,7 @@ def test_the_walk_of_lets_go_is_the_sheet(lets_go):
     assert compared > 45
 
 
-def test_the_walk_of_school_goes_in_the_order_of_the_sheet(tiny_bn):
+def test_walkthrough_of_school_has_the_order_of_the_sheet(tiny_bn):
     walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
     assert [step.produced for step in walk.steps] == ["আমি", "স্কুলে", "যাই", "<EOS>"]
     assert [step.fed for step in walk.steps] == ["<EOS>", "আমি", "স্কুলে", "যাই"]

@@ -25,7 +25,7 @@ from minitransformer.explain.attention_maps import (
     words_of_walk,
 )
 from minitransformer.explain.interventions import log_probabilities
-from minitransformer.explain.terminal import View
+from minitransformer.explain.rendering import TextRenderer
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
 from minitransformer.settings import TokenizerConfig
@@ -157,7 +157,7 @@ def test_produced_words_sum_the_occlusion_of_their_pieces(walk):
 def test_view_words_shows_for_each_step_the_word_it_belongs_to(walk):
     for word in produced_words(walk):
         for step in word.steps:
-            [line] = [line for line in View().words(walk, step) if line.startswith("Why ")]
+            [line] = [line for line in TextRenderer().words(walk, step) if line.startswith("Why ")]
             assert line.startswith(f"Why {word.text} (step")
 
 

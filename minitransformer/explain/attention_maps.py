@@ -86,7 +86,7 @@ def pass_views(stages: Iterable[Stage], produced: list[str]) -> Iterator[Attenti
         if isinstance(stage, AttentionStage):
             yield AttentionView(
                 stage.path,
-                stage.look,
+                stage.attention_type,
                 stage.queries,
                 produced,
                 stage.keys,
@@ -115,7 +115,7 @@ def attention_views(walk: Walkthrough) -> Iterator[AttentionView]:
             seen = len(stage.keys)  # in masked self-attention, one more at every step
             weights[:, number, :seen] = stage.weights[:, 0].cpu()
             allowed[number, :seen] = stage.allowed[0].cpu()
-        yield AttentionView(first.path, first.look, fed, produced, keys, weights, allowed)
+        yield AttentionView(first.path, first.attention_type, fed, produced, keys, weights, allowed)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A walk-through told in the order and the words of the sheets that people work through by hand."""
+"""A walk-through in the order and the words of the hand-worked sheets, as sentences and tables."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,51 +8,29 @@ from torch import Tensor
 
 from minitransformer.explain.attention_maps import produced_words, words_of_walk
 from minitransformer.explain.stages import (
-    BY_QUERIES,
+    TRANSFORMER_NAMES,
     AttentionStage,
     EmbeddingStage,
     FeedForwardStage,
     GruStage,
     JoinedStage,
     LstmStage,
-    NarrowedStage,
     NormStage,
+    OutputProjectionStage,
     ResidualStage,
     Stage,
 )
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.model.attention import merge_heads
 
-
-def shown(value: float, precision: int) -> str:
-    """A number with so many digits after the point, and no minus zero."""
-    text = f"{value:.{precision}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
-
-
-def rounding_row(rows: list[list[str]], totals: list[str]) -> list[str] | None:
-    """What must be added so that shown terms make up their shown totals; None if nothing.
-
-    Every number is shown as it is, so that it looks the same wherever it stands; what rounding does
-    to a sum stands on a line of its own.
-    """
-    missing = [
-        Decimal(total) - sum(Decimal(row[place]) for row in rows) if total else None
-        for place, total in enumerate(totals)
-    ]
-    if not any(missing):
-        return None
-    return ["" if each is None else str(each) if each else "0" for each in missing]
-
-
-MOST_WORDS = 8  # of one table; beyond, the most important ones and the sum of the others
+MAX_WORDS = 8  # of a table or a sentence; beyond, the most important ones and the sum of the rest
 REST = "…"
-ROUNDING = "rounding"  # what must be added so that shown terms make up their total
+ROUNDING = "rounding"  # a row that makes displayed terms add up to their displayed total
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of a table: what it is, its numbers, and the word that it belongs to."""
+class TableRow:
+    """One line of a table: its name, its numbers, and the word that they belong to."""
 
     name: str
     numbers: list[str]
@@ -61,13 +39,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    rows: list[Row]
+    rows: list[TableRow]
     headings: list[str] = field(default_factory=list)  # of the numbers, where they differ in kind
 
 
 @dataclass(frozen=True)
 class Block:
-    """Something that happens in the model, told and shown."""
+    """One thing that the model does: a sentence, and tables of its numbers."""
 
     step: int  # 0 is the encoder
     path: str
@@ -75,60 +53,181 @@ class Block:
     tables: list[Table]
 
 
-def most_important(importance: list[float]) -> list[int]:
-    """The places that a table has room for, in their own order."""
-    if len(importance) <= MOST_WORDS:
-        return list(range(len(importance)))
-    best = sorted(range(len(importance)), key=lambda place: importance[place], reverse=True)
-    return sorted(best[: MOST_WORDS - 2])
+def narrate(walk: Walkthrough, precision: int) -> Iterator[Block]:
+    """Yield every block, from the embeddings of the source to the last choice."""
+    for stage in walk.encoder:
+        yield from stage_blocks(0, stage, precision)
+    for step in walk.steps:
+        for stage in step.stages:
+            yield from stage_blocks(step.number, stage, precision)
+        yield head_block(step, precision)
+        yield source_block(walk, step, precision)
 
 
-def with_total(terms: list[Row], total: Row) -> list[Row]:
-    """Terms and their total, and between them what rounding leaves open."""
-    rest = rounding_row([row.numbers for row in terms], total.numbers)
-    return [*terms, *([Row(ROUNDING, rest, "")] if rest else []), total]
+def stage_blocks(step: int, stage: Stage, precision: int) -> Iterator[Block]:
+    """Yield the blocks of one stage: several of an attention, one or two of an embedding."""
+    if isinstance(stage, AttentionStage):
+        yield from attention_blocks(step, stage, precision)
+        return
+    tables = stage_tables(stage, precision)
+    if not isinstance(stage, EmbeddingStage):
+        yield Block(step, stage.path, sentence_of(step, stage), tables)
+        return
+    ids = Table([TableRow("id", [str(id) for id in stage.ids], "")])
+    yield Block(step, stage.path, sentence_of(step, stage), [ids, *tables])
+    if stage.positions is not None:
+        sentence = "Add positional encoding to determine the order of the words"
+        values = (stage.vectors, stage.positions, stage.output)
+        table = Table(sums(*values, stage.tokens, precision, "position"))
+        yield Block(step, f"{stage.path}.positions", sentence, [table])
 
 
-def vectors(name: str, values: Tensor, tokens: list[str], precision: int) -> list[Row]:
-    return [
-        Row(name, [shown(value, precision) for value in row], token)
-        for row, token in zip(values.tolist(), tokens, strict=True)
-    ]
+def stage_tables(stage: Stage, precision: int) -> list[Table]:
+    """Return the vectors of every token at every point of a stage."""
+    assert not isinstance(stage, AttentionStage)
+    match stage:
+        case GruStage() | LstmStage():
+            return recurrence_tables(stage, precision)
+        case ResidualStage():
+            name = "V" if stage.block == "attention" else "output"
+            values = (stage.states, stage.update, stage.total)
+            return [Table(sums(*values, stage.tokens, precision, name))]
+        case JoinedStage():
+            joined = "h" if stage.path.startswith("encoder") else "[context ; s]"
+            tensors = dict(zip((*stage.parts, joined), (stage.first, stage.second, stage.output),
+                               strict=True))  # fmt: skip
+            parts = [vectors(name, each, stage.tokens, precision) for name, each in tensors.items()]
+            return [Table([row for of_token in zip(*parts, strict=True) for row in of_token])]
+        case EmbeddingStage():
+            tensors = {"embedding": stage.vectors}
+        case NormStage():
+            tensors = {"before": stage.before, "after": stage.after}
+        case FeedForwardStage():
+            tensors = {"pre_activation": stage.pre_activation, "hidden": stage.hidden,
+                       "output": stage.output}  # fmt: skip
+        case OutputProjectionStage():
+            tensors = {"[context ; s]": stage.joined, "output": stage.output}
+    parts = [vectors(name, each, stage.tokens, precision) for name, each in tensors.items()]
+    return [Table([row for part in parts for row in part])]
 
 
-def sums(
-    before: Tensor, found: Tensor, after: Tensor, tokens: list[str], precision: int, name: str
-) -> list[Row]:
-    """before + found = after, for each token."""
+def attention_blocks(step: int, stage: AttentionStage, precision: int) -> Iterator[Block]:
+    """Yield, for each head, its projections and a table for each query; then the output."""
+    names, num_heads = stage.names, len(stage.query)
+    for head in range(num_heads):
+        of_head = f" (head {head} of {num_heads})" if num_heads > 1 else ""
+        path = f"{stage.path}.{head}" if num_heads > 1 else stage.path
+        rows = vectors(names.query, stage.query[head], stage.queries, precision)
+        new = 0 if stage.is_cross else -len(stage.queries)  # earlier keys were listed before
+        rows += vectors(names.key, stage.key[head][new:], stage.keys[new:], precision)
+        if names.key != names.value:
+            rows += vectors(names.value, stage.value[head][new:], stage.keys[new:], precision)
+        yield Block(step, path, sentence_of(step, stage) + of_head, [Table(rows)])
+        for index, word in enumerate(stage.queries):
+            if names == TRANSFORMER_NAMES:
+                pairs = listed([f"{word} and {key}" for key in stage.keys])
+                sentence = f"Calculate the attention between {pairs}{of_head}, "
+                sentence += "and update the V embedding"
+            else:
+                sentence = f"Softmax of the scores of {word} gives α of {listed(stage.keys)}; "
+                sentence += "the context vector is the sum of α·h"
+            yield Block(step, path, sentence, [attention_table(stage, head, index, precision)])
+    has_projection = not merge_heads(stage.context[None])[0].equal(stage.output)
+    if num_heads > 1 or has_projection:
+        words = listed(stage.queries)
+        sentence = f"Put the heads of {words} side by side" if num_heads > 1 else f"Take {words}"
+        sentence += ", and multiply by the matrix W_O" if has_projection else ""
+        rows = vectors("V", stage.output, stage.queries, precision)
+        yield Block(step, stage.path, sentence, [Table(rows)])
+
+
+def attention_table(stage: AttentionStage, head: int, index: int, precision: int) -> Table:
+    """Return scores, weights and weighted values of one query, a row per key; columns add up."""
+    weights = stage.weights[head, index]  # [S]
+    terms = weights[:, None] * stage.value[head]  # [S, K]
+    names = stage.names
+    columns = {names.score: stage.scores}
+    if not stage.scores.equal(stage.scaled):
+        columns[f"/√{stage.query.shape[-1]}"] = stage.scaled
+    blank = [""] * len(columns)
+    listed_keys = most_important(weights.tolist())
     rows = []
-    for place, token in enumerate(tokens):
-        first, second, total = (
-            [shown(value, precision) for value in values[place].tolist()]
-            for values in (before, found, after)
-        )
-        terms = [Row("", first, token), Row(f"+ {name}", second, "")]
-        rows += with_total(terms, Row("=", total, token))
-    return rows
+    for key in listed_keys:
+        scores = [format_number(float(each[head, index, key]), precision)
+                  for each in columns.values()]  # fmt: skip
+        if not stage.allowed[index, key]:
+            scores[-1] = "-inf"
+        numbers = format_all([float(weights[key]), *terms[key].tolist()], precision)
+        rows.append(TableRow("", [*scores, *numbers], stage.keys[key]))
+    if rest := [key for key in range(len(weights)) if key not in listed_keys]:
+        numbers = format_all([float(weights[rest].sum()), *terms[rest].sum(0).tolist()], precision)
+        rows.append(TableRow("", [*blank, *numbers], f"{REST} {len(rest)} more"))
+    total = format_all([1.0, *stage.context[head, index].tolist()], precision)
+    rows = with_total(rows, TableRow("=", [*blank, *total], stage.queries[index]))
+    return Table(rows, [*columns, names.weight, f"{names.weight}·{names.value}"])
 
 
-def listed(words: list[str]) -> str:
-    """Words with commas, the middle of a long list left out."""
-    if len(words) <= MOST_WORDS:
-        return ", ".join(words)
-    return f"{', '.join(words[:4])}, {REST} {len(words) - 5} more, {words[-1]}"
+def recurrence_tables(stage: GruStage | LstmStage, precision: int) -> list[Table]:
+    """Return a table for each token, in the order in which the layer reads them."""
+    if isinstance(stage, GruStage):
+        values = {
+            "state before": stage.before,
+            "reset r": stage.reset,
+            "update z": stage.update,
+            "candidate n": stage.candidate,
+        }
+    else:
+        values = {
+            "state before": stage.before,
+            "cell before": stage.cell_before,
+            "input i": stage.input,
+            "forget f": stage.forget,
+            "candidate g": stage.candidate,
+            "output o": stage.output,
+            "cell c": stage.cell,
+        }
+    tables, tokens = [], list(enumerate(stage.tokens))
+    for index, token in reversed(tokens) if stage.is_backward else tokens:
+        state = format_all(stage.state[index].tolist(), precision)
+        if stage.mask[index]:
+            rows = []
+            for name, each in values.items():
+                word = token if each is stage.before else ""
+                rows.append(TableRow(name, format_all(each[index].tolist(), precision), word))
+            rows.append(TableRow("= state", state, token))
+        else:
+            rows = [TableRow("state, unchanged", state, token)]
+        tables.append(Table(rows))
+    return tables
+
+
+def head_block(step: DecodingStep, precision: int) -> Block:
+    """Return the candidates of the dense head, and the probability of all other tokens."""
+    digits, names = max(precision, 4), {each.id: each.token for each in step.candidates}
+    names[step.produced_id] = step.produced  # a forced one may be far from the best
+    probabilities = [float(step.head.probabilities[id]) for id in names]
+    rows = []
+    for (id, name), probability in zip(names.items(), probabilities, strict=True):
+        logit = format_number(float(step.head.logits[id]), precision)
+        rows.append(TableRow("", [logit, format_number(probability, digits)], name))
+    num_others = len(step.head.probabilities) - len(names)
+    others = format_number(1 - sum(probabilities), digits)
+    rows.append(TableRow("", ["", others], f"{REST} {num_others} more together"))
+    sentence = head_sentence(step) + (" (forced)" if step.is_forced else "")
+    return Block(step.number, "head", sentence, [Table(rows, ["logit", "probability"])])
 
 
 def source_block(walk: Walkthrough, step: DecodingStep, precision: int) -> Block:
-    """Where a token looked, and what it would have been worth without each word."""
-    look = step.cross_attention
-    weights = None if look is None else look.weights.mean(dim=0)[0].tolist()  # [S]
-    sentence = f"Why {step.produced}? {columns_of(step)} without a word"
-    table = reasons_table(weights, step.why, walk.source, precision)
+    """Return a token's attention to each source word, and its change without that word."""
+    attention = step.cross_attention
+    weights = None if attention is None else attention.weights.mean(dim=0)[0].tolist()  # [S]
+    sentence = f"Why {step.produced}? {source_columns(step)} without a word"
+    table = source_table(weights, step.why, walk.source, precision)
     return Block(step.number, "why", sentence, [table])
 
 
 def word_blocks(walk: Walkthrough, precision: int, step: int | None = None) -> Iterator[Block]:
-    """The same for whole words, where the steps are those of pieces; or for that of one step."""
+    """Yield the same for whole words instead of subwords; or only for the word of one step."""
     source = [word.text for word in words_of_walk(walk).source]
     for word in produced_words(walk):
         if step is not None and step not in word.steps:
@@ -136,328 +235,182 @@ def word_blocks(walk: Walkthrough, precision: int, step: int | None = None) -> I
         first, last = word.steps[0], word.steps[-1]
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         mean = "" if first == last else ", mean of these steps"
+        probability = format_number(word.probability, max(precision, 4))
         sentence = (
-            f"Why {word.text} ({steps}, probability {shown(word.probability, max(precision, 4))})? "
-            f"{columns_of(walk.steps[0], mean)} without a whole word"
+            f"Why {word.text} ({steps}, probability {probability})? "
+            f"{source_columns(walk.steps[0], mean)} without a whole word"
         )
-        table = reasons_table(word.attention, word.why, source, precision)
+        table = source_table(word.attention, word.why, source, precision)
         yield Block(last, "why", sentence, [table])
 
 
-def columns_of(step: DecodingStep, mean: str = "") -> str:
-    """What stands in a table of reasons."""
-    look, change = step.cross_attention, "the change of log-probability"
-    if look is None:
+def source_columns(step: DecodingStep, mean: str = "") -> str:
+    """Describe the columns of `source_table`."""
+    attention, change = step.cross_attention, "the change of log-probability"
+    if attention is None:
         return change.capitalize()
-    num_heads = len(look.weights)
+    num_heads = len(attention.weights)
     of_heads = "" if num_heads == 1 else f" (mean of {num_heads} heads, last layer)"
     return f"Attention{of_heads}{mean}, and {change}"
 
 
-def reasons_table(
-    weights: list[float] | None, why: list[float | None], words: list[str], precision: int
+def source_table(
+    weights: list[float] | None, changes: list[float | None], words: list[str], precision: int
 ) -> Table:
-    """A line for each source word that matters, and one for all others together."""
-    shares = [0.0] * len(words) if weights is None else weights
-    changes = [0.0 if change is None else change for change in why]
-    importance = [share + abs(change) for share, change in zip(shares, changes, strict=True)]
-    order = most_important(importance)
-    left_out = [place for place in range(len(words)) if place not in order]
+    """Return a row for each source word that matters, and one for all others together."""
+    attention = [0.0] * len(words) if weights is None else weights
+    importance = [weight + abs(change or 0.0)
+                  for weight, change in zip(attention, changes, strict=True)]  # fmt: skip
+    listed_words = most_important(importance)
 
-    def cells(share: float, change: str) -> list[str]:
-        return [change] if weights is None else [shown(share, precision), change]
+    def row(weight: float, change: str, word: str) -> TableRow:
+        numbers = [change] if weights is None else [format_number(weight, precision), change]
+        return TableRow("", numbers, word)
 
-    rows = [
-        Row("", cells(shares[place], told_change(why[place], precision)), words[place])
-        for place in order
-    ]
-    if left_out:
-        share = sum(shares[place] for place in left_out)
-        rows.append(Row("", cells(share, ""), f"{REST} {len(left_out)} more together"))
+    def signed(change: float | None) -> str:
+        if change is None:
+            return "-"
+        text = format_number(change, precision)
+        return text if text.startswith("-") else f"+{text}"
+
+    rows = [row(attention[n], signed(changes[n]), words[n]) for n in listed_words]
+    if rest := [n for n in range(len(words)) if n not in listed_words]:
+        weight = sum(attention[n] for n in rest)
+        rows.append(row(weight, "", f"{REST} {len(rest)} more together"))
     return Table(rows, ["without it"] if weights is None else ["attention", "without it"])
 
 
-def told_change(change: float | None, precision: int) -> str:
-    if change is None:
-        return "-"
-    text = shown(change, precision)
-    return text if text.startswith("-") else f"+{text}"
+def sentence_of(step: int, stage: Stage) -> str:
+    """Return what happens in a stage, in the words of the sheets."""
+    is_encoder = step == 0
+    words = listed(stage.queries if isinstance(stage, AttentionStage) else stage.tokens)
+    match stage:
+        case EmbeddingStage():
+            return f"{'Start with embeddings' if is_encoder else 'Take the embedding'} of {words}"
+        case AttentionStage(names=names, keys=keys):
+            if names != TRANSFORMER_NAMES:
+                formula = f"{names.score} = {names.query} · {names.key}"
+                return (
+                    f"Compare the state s of {words} with the states h of {listed(keys)}: {formula}"
+                )
+            if stage.is_cross:
+                return (
+                    f"Convert the latest embedding of {words} to a Q embedding with the matrices "
+                    f"of cross attention; K and V embeddings are those of {listed(keys)}"
+                )
+            side = "encoder" if is_encoder else "decoder"
+            return f"Transform {words} into Q, K and V embedding with the matrices of the {side}"
+        case ResidualStage():
+            update = "V embedding" if stage.block == "attention" else "output of the network"
+            is_first = stage.path.endswith("layers.0.self_attention_residual")
+            their = "its" if len(stage.tokens) == 1 else "their"
+            original = "original" if is_first else "latest"
+            return f"Add the {update} of {words} to {their} {original} embedding"
+        case NormStage():
+            return f"Normalise the embedding of {words}"
+        case FeedForwardStage():
+            return f"Feed {words} through the feed-forward network"
+        case GruStage() | LstmStage():
+            if isinstance(stage, GruStage):
+                cell, formula = "a GRU", "(1-z)·n + z·(state before)"
+            else:
+                cell, formula = "an LSTM", "o·tanh(c), where c is f·(cell before) + i·g"
+            if not is_encoder:
+                return f"Read {words} with {cell}; its state s is {formula}"
+            direction = "right to left" if stage.is_backward else "left to right"
+            return (
+                f"Read {words} with {cell}, from {direction}; the state after a word is {formula}"
+            )
+        case JoinedStage():
+            if is_encoder:
+                parts = "h = [left to right ; right to left]"
+                return f"Put both states of {words} side by side: {parts}"
+            return f"Concatenate the context vector and the state of {words}: [context ; s]"
+        case OutputProjectionStage():
+            return f"Multiply [context ; s] of {words} by the matrix W_O, and take tanh"
 
 
-CELLS = {GruStage: "a GRU", LstmStage: "an LSTM"}
-FORMULAS = {
-    GruStage: "(1-z)·n + z·(state before)",
-    LstmStage: "o·tanh(c), where c is f·(cell before) + i·g",
-}
-
-
-def recurrence_sentence(stage: GruStage | LstmStage) -> str:
-    cell, formula, words = CELLS[type(stage)], FORMULAS[type(stage)], listed(stage.tokens)
-    if stage.path.startswith("decoder"):
-        return f"Read {words} with {cell}; its state s is {formula}"
-    way = "right to left" if stage.is_backward else "left to right"
-    return f"Read {words} with {cell}, from {way}; the state after a word is {formula}"
-
-
-def joined_sentence(stage: JoinedStage) -> str:
-    words = listed(stage.tokens)
-    if stage.path.startswith("encoder"):
-        return f"Put both states of {words} side by side: h = [left to right ; right to left]"
-    return f"Concatenate the context vector and the state of {words}: [context ; s]"
-
-
-def narrowed_sentence(stage: NarrowedStage) -> str:
-    return f"Multiply [context ; s] of {listed(stage.tokens)} by the matrix W_O, and take tanh"
-
-
-def comparison_sentence(stage: AttentionStage) -> str:
-    formula = f"{stage.names.score} = {stage.names.query} · {stage.names.key}"
-    return (
-        f"Compare the state s of {listed(stage.queries)} with the states h of "
-        f"{listed(stage.keys)}: {formula}"
-    )
-
-
-def context_sentence(stage: AttentionStage, place: int) -> str:
-    return (
-        f"Softmax of the scores of {stage.queries[place]} gives α of {listed(stage.keys)}; "
-        "the context vector is the sum of α·h"
-    )
-
-
-def tell_recurrence(
-    step: int, stage: GruStage | LstmStage, sentence: str, precision: int
-) -> Iterator[Block]:
-    """A block for the layer, with a table for each word, in the order in which it reads them."""
-    tables, words = [], list(enumerate(stage.tokens))
-    for place, token in reversed(words) if stage.is_backward else words:
-        if not stage.is_read[place]:
-            rows = [vector("state, as it was", stage.state[place], token, precision)]
-        else:
-            rows = [
-                vector(name, values[place], token if name == "state before" else "", precision)
-                for name, values in rows_of(stage).items()
-            ]
-            rows.append(vector("= state", stage.state[place], token, precision))
-        tables.append(Table(rows))
-    yield Block(step, stage.path, sentence, tables)
-
-
-def rows_of(stage: GruStage | LstmStage) -> dict[str, Tensor]:
-    """What leads to a state, in the order of computation."""
-    if isinstance(stage, GruStage):
-        return {
-            "state before": stage.before,
-            "reset r": stage.reset,
-            "update z": stage.update,
-            "candidate n": stage.candidate,
-        }
-    return {
-        "state before": stage.before,
-        "cell before": stage.cell_before,
-        "input i": stage.input,
-        "forget f": stage.forget,
-        "candidate g": stage.candidate,
-        "output o": stage.output,
-        "cell c": stage.cell,
-    }
-
-
-def vector(name: str, values: Tensor, token: str, precision: int) -> Row:
-    return Row(name, [shown(value, precision) for value in values.tolist()], token)
-
-
-def tell_joined(step: int, stage: JoinedStage, sentence: str, precision: int) -> Block:
-    rows, whole = [], "h" if stage.path.startswith("encoder") else "[context ; s]"
-    for place, token in enumerate(stage.tokens):
-        parts = dict(zip(stage.parts, (stage.first, stage.second), strict=True))
-        rows += [vector(name, part[place], token, precision) for name, part in parts.items()]
-        rows.append(vector(whole, stage.output[place], token, precision))
-    return Block(step, stage.path, sentence, [Table(rows)])
-
-
-def tell_narrowed(step: int, stage: NarrowedStage, sentence: str, precision: int) -> Block:
-    rows = vectors("[context ; s]", stage.joined, stage.tokens, precision)
-    rows += vectors("output", stage.output, stage.tokens, precision)
-    return Block(step, stage.path, sentence, [Table(rows)])
-
-
-def read_by_head(stages: list[Stage]) -> str:
-    """What the dense head is fed, after these stages."""
+def head_input(stages: list[Stage]) -> str:
+    """Return what the dense head reads after these stages."""
     match stages[-1]:
         case GruStage() | LstmStage():
             return "the state"
         case JoinedStage():
             return "[context ; s]"
-        case NarrowedStage():
+        case OutputProjectionStage():
             return "the output"
     return "the latest embedding"
 
 
-def narrate(walk: Walkthrough, precision: int) -> Iterator[Block]:
-    """Everything, from the embeddings of the source to the last choice."""
-    for stage in walk.encoder:
-        yield from tell(0, stage, precision)
-    for step in walk.steps:
-        for stage in step.stages:
-            yield from tell(step.number, stage, precision)
-        yield head_block(step, precision)
-        yield source_block(walk, step, precision)
-
-
-def sentence_of(step: int, stage: Stage) -> str:
-    """What happens in a stage, in the sheets' words."""
-    match stage:
-        case EmbeddingStage():
-            opening = "Start with embeddings of" if step == 0 else "Take the embedding of"
-            return f"{opening} {listed(stage.tokens)}"
-        case AttentionStage():
-            return attention_sentence(stage)
-        case ResidualStage():
-            found = "V embedding" if stage.block == "attention" else "output of the network"
-            is_first = stage.path.endswith("layers.0.self_attention_residual")
-            original = "original" if is_first else "latest"
-            whose = "its" if len(stage.tokens) == 1 else "their"
-            return f"Add the {found} of {listed(stage.tokens)} to {whose} {original} embedding"
-        case NormStage():
-            return f"Normalise the embedding of {listed(stage.tokens)}"
-        case FeedForwardStage():
-            return f"Feed {listed(stage.tokens)} through the feed-forward network"
-        case GruStage() | LstmStage():
-            return recurrence_sentence(stage)
-        case JoinedStage():
-            return joined_sentence(stage)
-        case NarrowedStage():
-            return narrowed_sentence(stage)
-    raise ValueError(stage.path)
-
-
-def attention_sentence(stage: AttentionStage) -> str:
-    if stage.names != BY_QUERIES:
-        return comparison_sentence(stage)
-    whose = {
-        "self-attention": "the encoder",
-        "masked self-attention": "the decoder",
-        "cross-attention": "cross attention",
-    }[stage.look]
-    words = listed(stage.queries)
-    if stage.look == "cross-attention":
-        return (
-            f"Convert the latest embedding of {words} to a Q embedding with the matrices of "
-            f"{whose}; K and V embeddings are those of {listed(stage.keys)}"
-        )
-    return f"Transform {words} into Q, K and V embedding with the matrices of {whose}"
-
-
-def tell(step: int, stage: Stage, precision: int) -> Iterator[Block]:
-    match stage:
-        case EmbeddingStage():
-            yield from tell_embedding(step, stage, precision)
-        case AttentionStage():
-            yield from tell_attention(step, stage, precision)
-        case ResidualStage():
-            name = "V" if stage.block == "attention" else "output"
-            rows = sums(stage.states, stage.update, stage.total, stage.tokens, precision, name)
-            yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
-        case NormStage():
-            rows = vectors("before", stage.before, stage.tokens, precision)
-            rows += vectors("after", stage.after, stage.tokens, precision)
-            yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
-        case FeedForwardStage():
-            rows = vectors("pre_activation", stage.pre_activation, stage.tokens, precision)
-            rows += vectors("hidden", stage.hidden, stage.tokens, precision)
-            rows += vectors("output", stage.output, stage.tokens, precision)
-            yield Block(step, stage.path, sentence_of(step, stage), [Table(rows)])
-        case GruStage() | LstmStage():
-            yield from tell_recurrence(step, stage, sentence_of(step, stage), precision)
-        case JoinedStage():
-            yield tell_joined(step, stage, sentence_of(step, stage), precision)
-        case NarrowedStage():
-            yield tell_narrowed(step, stage, sentence_of(step, stage), precision)
-
-
-def tell_embedding(step: int, stage: EmbeddingStage, precision: int) -> Iterator[Block]:
-    ids = Row("id", [str(id) for id in stage.ids], "")
-    table = Table(vectors("embedding", stage.vectors, stage.tokens, precision))
-    yield Block(step, stage.path, sentence_of(step, stage), [Table([ids]), table])
-    if stage.positions is None:
-        return
-    sentence = "Add positional encoding to determine the order of the words"
-    rows = sums(stage.vectors, stage.positions, stage.output, stage.tokens, precision, "position")
-    yield Block(step, f"{stage.path}.positions", sentence, [Table(rows)])
-
-
-def tell_attention(step: int, stage: AttentionStage, precision: int) -> Iterator[Block]:
-    words = listed(stage.queries)
-    num_heads = len(stage.query)
-    for head in range(num_heads):
-        of = f" (head {head} of {num_heads})" if num_heads > 1 else ""
-        path = f"{stage.path}.{head}" if num_heads > 1 else stage.path
-        names = stage.names
-        rows = vectors(names.query, stage.query[head], stage.queries, precision)
-        new = 0 if stage.look == "cross-attention" else -len(stage.queries)  # the rest were told
-        rows += vectors(names.key, stage.key[head][new:], stage.keys[new:], precision)
-        if names.key != names.value:
-            rows += vectors(names.value, stage.value[head][new:], stage.keys[new:], precision)
-        yield Block(step, path, sentence_of(step, stage) + of, [Table(rows)])
-        for place, word in enumerate(stage.queries):
-            pairs = listed([f"{word} and {key}" for key in stage.keys])
-            told = f"Calculate the attention between {pairs}{of}, and update the V embedding"
-            if names != BY_QUERIES:
-                told = context_sentence(stage, place)
-            yield Block(step, path, told, [attention_table(stage, head, place, precision)])
-    merged = merge_heads(stage.context[None])[0]
-    if num_heads > 1 or not merged.equal(stage.output):
-        rows = vectors("V", stage.output, stage.queries, precision)
-        told = f"Put the heads of {words} side by side" if num_heads > 1 else f"Take {words}"
-        told += "" if merged.equal(stage.output) else ", and multiply by the matrix W_O"
-        yield Block(step, stage.path, told, [Table(rows)])
-
-
-def attention_table(stage: AttentionStage, head: int, place: int, precision: int) -> Table:
-    """Scores, weights and weighted values of one query, a line per key; the columns add up."""
-    weights = stage.weights[head, place]  # [S]
-    terms = weights[:, None] * stage.value[head]  # [S, K]
-    names = stage.names
-    columns = {names.score: stage.scores, f"/√{stage.query.shape[-1]}": stage.scaled}
-    if stage.scores.equal(stage.scaled):  # a model that does not scale
-        columns = {names.score: stage.scores}
-    blank = [""] * len(columns)
-    order = most_important(weights.tolist())
-    rows = []
-    for key in order:
-        scores = [shown(float(each[head, place, key]), precision) for each in columns.values()]
-        if not stage.allowed[place, key]:
-            scores[-1] = "-inf"
-        numbers = [float(weights[key]), *terms[key].tolist()]
-        texts = [shown(number, precision) for number in numbers]
-        rows.append(Row("", [*scores, *texts], stage.keys[key]))
-    left_out = [key for key in range(len(weights)) if key not in order]
-    if left_out:
-        numbers = [float(weights[left_out].sum()), *terms[left_out].sum(0).tolist()]
-        texts = [shown(number, precision) for number in numbers]
-        rows.append(Row("", [*blank, *texts], f"{REST} {len(left_out)} more"))
-    total = [1.0, *stage.context[head, place].tolist()]
-    texts = [*blank, *(shown(number, precision) for number in total)]
-    rows = with_total(rows, Row("=", texts, stage.queries[place]))
-    return Table(rows, [*columns, names.weight, f"{names.weight}·{names.value}"])
-
-
-def head_block(step: DecodingStep, precision: int) -> Block:
-    """The dense head's candidates, and the probability of all others together."""
-    digits, names = max(precision, 4), {each.id: each.token for each in step.candidates}
-    names[step.produced_id] = step.produced  # a forced one may be far from the best
-    shares = [float(step.head.probabilities[id]) for id in names]
-    rows = [
-        Row("", [shown(float(step.head.logits[id]), precision), shown(share, digits)], name)
-        for (id, name), share in zip(names.items(), shares, strict=True)
-    ]
-    rest = len(step.head.probabilities) - len(names)
-    rows.append(Row("", ["", shown(1 - sum(shares), digits)], f"{REST} {rest} more together"))
-    sentence = head_sentence(step) + (" (forced)" if step.is_forced else "")
-    return Block(step.number, "head", sentence, [Table(rows, ["logit", "probability"])])
-
-
 def head_sentence(step: DecodingStep) -> str:
-    fed = f"{read_by_head(step.stages)} of {step.fed}"
-    return f"Feed {fed} to a dense network to produce {step.produced}"
+    state = f"{head_input(step.stages)} of {step.fed}"
+    return f"Feed {state} to a dense network to produce {step.produced}"
+
+
+def listed(words: list[str]) -> str:
+    """Join words by commas; leave out the middle of a long list."""
+    if len(words) <= MAX_WORDS:
+        return ", ".join(words)
+    return f"{', '.join(words[:4])}, {REST} {len(words) - 5} more, {words[-1]}"
+
+
+def most_important(importance: list[float]) -> list[int]:
+    """Return the indices of the words that a table has room for, in their own order."""
+    if len(importance) <= MAX_WORDS:
+        return list(range(len(importance)))
+    best = sorted(range(len(importance)), key=lambda index: importance[index], reverse=True)
+    return sorted(best[: MAX_WORDS - 2])
+
+
+def format_number(value: float, precision: int) -> str:
+    """Format a number with so many digits after the point, without a minus zero."""
+    text = f"{value:.{precision}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def format_all(values: list[float], precision: int) -> list[str]:
+    return [format_number(value, precision) for value in values]
+
+
+def vectors(name: str, values: Tensor, tokens: list[str], precision: int) -> list[TableRow]:
+    """Return a row for the vector of each token."""
+    return [
+        TableRow(name, format_all(row, precision), token)
+        for row, token in zip(values.tolist(), tokens, strict=True)
+    ]
+
+
+def sums(
+    before: Tensor, update: Tensor, after: Tensor, tokens: list[str], precision: int, name: str
+) -> list[TableRow]:
+    """Return the rows of before + update = after for each token."""
+    rows = []
+    values = zip(before.tolist(), update.tolist(), after.tolist(), tokens, strict=True)
+    for *terms, token in values:
+        first, second, total = (format_all(each, precision) for each in terms)
+        rows += with_total(
+            [TableRow("", first, token), TableRow(f"+ {name}", second, "")],
+            TableRow("=", total, token),
+        )
+    return rows
+
+
+def with_total(terms: list[TableRow], total: TableRow) -> list[TableRow]:
+    """Return terms and their total, with a row between them for what rounding leaves over."""
+    rest = rounding_row([row.numbers for row in terms], total.numbers)
+    return [*terms, *([TableRow(ROUNDING, rest, "")] if rest else []), total]
+
+
+def rounding_row(rows: list[list[str]], totals: list[str]) -> list[str] | None:
+    """Return what makes displayed terms add up to their displayed totals; None if they do.
+
+    A number is rounded by itself, so that it is the same wherever it appears; the effect on a sum
+    has a row of its own.
+    """
+    missing = [
+        Decimal(total) - sum(Decimal(row[column]) for row in rows) if total else None
+        for column, total in enumerate(totals)
+    ]
+    if not any(missing):
+        return None
+    return ["" if each is None else str(each) if each else "0" for each in missing]

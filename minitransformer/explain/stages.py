@@ -1,9 +1,9 @@
-"""The stages of one pass through a model, each with the tensors that it really computed."""
+"""The stages of one pass through an encoder or a decoder, with the tensors that it computed."""
 
 import dataclasses
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,9 +21,10 @@ from minitransformer.model.transformer import Decoder, Encoder, Residual
 
 @dataclass(frozen=True)
 class EmbeddingStage:
-    """Tokens become vectors, and their places are added."""
+    """output = vectors + positions."""
 
-    path: str
+    kind: ClassVar[str] = "embedding"
+    path: str  # of the module in the model
     tokens: list[str]
     ids: list[int]
     vectors: Float[Tensor, "tokens d_model"]
@@ -33,8 +34,9 @@ class EmbeddingStage:
 
 @dataclass(frozen=True)
 class NormStage:
-    """Each vector brought to one mean and spread."""
+    """Layer normalization of each token's vector."""
 
+    kind: ClassVar[str] = "norm"
     path: str
     tokens: list[str]
     before: Float[Tensor, "tokens d_model"]
@@ -51,35 +53,41 @@ class AttentionNames(NamedTuple):
     weight: str
 
 
-BY_QUERIES = AttentionNames("Q", "K", "V", "score", "weight")
-BY_STATES = AttentionNames("s", "h", "h", "e", "α")  # of a recurrent model
-BY_TURNED_STATES = BY_STATES._replace(key="W h")  # where a matrix stands between: sᵀ W h
+TRANSFORMER_NAMES = AttentionNames("Q", "K", "V", "score", "weight")
+RECURRENT_NAMES = AttentionNames("s", "h", "h", "e", "α")
+MULTIPLICATIVE_NAMES = RECURRENT_NAMES._replace(key="W h")  # the score is sᵀ W h
 
 
 @dataclass(frozen=True)
 class AttentionStage:
-    """Queries look at keys and take their values, head by head."""
+    """weights = softmax(scaled), context = weights V, for each head."""
 
+    kind: ClassVar[str] = "attention"
     path: str
     names: AttentionNames
-    look: str  # "self-attention", "masked self-attention" or "cross-attention"
+    attention_type: str  # "self-attention", "masked self-attention" or "cross-attention"
     queries: list[str]
     keys: list[str]
     query: Float[Tensor, "heads tokens d_head"]
-    key: Float[Tensor, "heads seen d_head"]
-    value: Float[Tensor, "heads seen d_head"]
-    scores: Float[Tensor, "heads tokens seen"]
-    scaled: Float[Tensor, "heads tokens seen"]
-    allowed: Bool[Tensor, "tokens seen"]
-    weights: Float[Tensor, "heads tokens seen"]
+    key: Float[Tensor, "heads keys d_head"]
+    value: Float[Tensor, "heads keys d_head"]
+    scores: Float[Tensor, "heads tokens keys"]
+    scaled: Float[Tensor, "heads tokens keys"]
+    allowed: Bool[Tensor, "tokens keys"]  # the mask
+    weights: Float[Tensor, "heads tokens keys"]
     context: Float[Tensor, "heads tokens d_head"]
     output: Float[Tensor, "tokens d_model"]
+
+    @property
+    def is_cross(self) -> bool:
+        return self.attention_type == "cross-attention"
 
 
 @dataclass(frozen=True)
 class FeedForwardStage:
     """Position-wise feed-forward network: Linear, activation, Linear."""
 
+    kind: ClassVar[str] = "feed_forward"
     path: str
     tokens: list[str]
     pre_activation: Float[Tensor, "tokens d_ff"]
@@ -89,8 +97,9 @@ class FeedForwardStage:
 
 @dataclass(frozen=True)
 class ResidualStage:
-    """What a block found is added to the vector that entered it."""
+    """total = states + update: a block's input plus its output."""
 
+    kind: ClassVar[str] = "residual"
     path: str
     block: str  # "attention" or "feed-forward"
     tokens: list[str]
@@ -101,29 +110,31 @@ class ResidualStage:
 
 @dataclass(frozen=True)
 class RecurrenceStage:
-    """A layer reads word by word; each changes the state that the words before it have left."""
+    """A recurrent layer in one direction: the state after each token."""
 
     path: str
     tokens: list[str]
     is_backward: bool
-    is_read: Bool[Tensor, " tokens"]  # False for words that were taken out: the state stays
-    before: Float[Tensor, "tokens width"]  # the state that each word meets
+    mask: Bool[Tensor, " tokens"]  # False: a hidden token, which leaves the state unchanged
+    before: Float[Tensor, "tokens width"]  # the state before each token
     candidate: Float[Tensor, "tokens width"]
     state: Float[Tensor, "tokens width"]
 
 
 @dataclass(frozen=True)
 class GruStage(RecurrenceStage):
-    """(1 - update) ⊙ candidate + update ⊙ before; the candidate sees as much as reset lets it."""
+    """state = (1 - update) ⊙ candidate + update ⊙ before; `reset` scales U_n s in the candidate."""
 
+    kind: ClassVar[str] = "gru"
     reset: Float[Tensor, "tokens width"]
     update: Float[Tensor, "tokens width"]
 
 
 @dataclass(frozen=True)
 class LstmStage(RecurrenceStage):
-    """The cell is forget ⊙ cell before + input ⊙ candidate; the state is output ⊙ tanh(cell)."""
+    """cell = forget ⊙ cell_before + input ⊙ candidate; state = output ⊙ tanh(cell)."""
 
+    kind: ClassVar[str] = "lstm"
     input: Float[Tensor, "tokens width"]
     forget: Float[Tensor, "tokens width"]
     output: Float[Tensor, "tokens width"]
@@ -133,8 +144,9 @@ class LstmStage(RecurrenceStage):
 
 @dataclass(frozen=True)
 class JoinedStage:
-    """Two vectors side by side: both directions of an encoder, or [context ; s]."""
+    """Two vectors concatenated: both directions of an encoder layer, or [context ; s]."""
 
+    kind: ClassVar[str] = "joined"
     path: str
     tokens: list[str]
     parts: tuple[str, str]
@@ -144,23 +156,14 @@ class JoinedStage:
 
 
 @dataclass(frozen=True)
-class NarrowedStage:
-    """What was joined, as wide as a state again: tanh(W_O [context ; s])."""
+class OutputProjectionStage:
+    """output = tanh(W_O [context ; s])."""
 
+    kind: ClassVar[str] = "output_projection"
     path: str
     tokens: list[str]
     joined: Float[Tensor, "tokens both"]
     output: Float[Tensor, "tokens d_model"]
-
-
-@dataclass(frozen=True)
-class HeadStage:
-    """The dense head: a score for every word of the vocabulary, and the softmax of them."""
-
-    path: str
-    state: Float[Tensor, " d_model"]
-    logits: Float[Tensor, " vocab"]
-    probabilities: Float[Tensor, " vocab"]
 
 
 Stage = (
@@ -172,26 +175,36 @@ Stage = (
     | GruStage
     | LstmStage
     | JoinedStage
-    | NarrowedStage
-    | HeadStage
+    | OutputProjectionStage
 )
 
 
 @dataclass(frozen=True)
-class Labels:
-    """The words that stand beside the tensors of one call."""
+class HeadStage:
+    """The dense head: a logit for every token of the vocabulary, and their softmax."""
 
-    tokens: list[str]  # those that were fed in
+    kind: ClassVar[str] = "head"
+    path: str
+    state: Float[Tensor, " d_model"]
+    logits: Float[Tensor, " vocab"]
+    probabilities: Float[Tensor, " vocab"]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The words that the rows and columns of one call's tensors belong to."""
+
+    tokens: list[str]  # the input
     ids: list[int]
-    earlier: list[str]  # those that self-attention looks at
+    earlier: list[str]  # the keys of self-attention: cached tokens and the input
     source: list[str]
-    source_mask: Bool[Tensor, "1 source"]  # False for words that were taken out
+    source_mask: Bool[Tensor, "1 source"]  # False for hidden words
 
 
 def stages_of(
-    side: Stack, name: str, tensors: dict[str, Tensor], labels: Labels
+    stack: Stack, name: str, tensors: dict[str, Tensor], labels: Labels
 ) -> Iterator[Stage]:
-    """The stages of an encoder or a decoder, in the order in which they were computed."""
+    """Yield the stages of a recorded encoder or decoder call, in the order of computation."""
     yield EmbeddingStage(
         path=f"{name}.embedding",
         tokens=labels.tokens,
@@ -200,178 +213,147 @@ def stages_of(
         positions=tensors.get(f"{name}.embedding.positions"),
         output=tensors[f"{name}.embedding.output"][0],
     )
-    if isinstance(side, Encoder | Decoder):
-        yield from transformer_stages(side, name, tensors, labels)
+    if isinstance(stack, Encoder | Decoder):
+        yield from transformer_stages(stack, name, tensors, labels)
     else:
-        yield from recurrent_stages(side, name, tensors, labels)
+        yield from recurrent_stages(stack, name, tensors, labels)
+
+
+def recorded(tensors: dict[str, Tensor], path: str, *names: str) -> dict[str, Tensor]:
+    """Return the tensors of a module by name, for the one sentence of the batch."""
+    return {name: tensors[f"{path}.{name}"][0] for name in names}
 
 
 def transformer_stages(
-    side: Encoder | Decoder, name: str, tensors: dict[str, Tensor], labels: Labels
+    stack: Encoder | Decoder, name: str, tensors: dict[str, Tensor], labels: Labels
 ) -> Iterator[Stage]:
-    looks = {
-        "self_attention": (
-            "masked self-attention" if isinstance(side, Decoder) else "self-attention",
-            labels.earlier,
-            tensors[f"{name}.mask"][0, 0],
-        ),
+    tokens, last = labels.tokens, f"{name}.embedding.output"
+    self_attention = "masked self-attention" if isinstance(stack, Decoder) else "self-attention"
+    attentions = {
+        "self_attention": (self_attention, labels.earlier, tensors[f"{name}.mask"][0, 0]),
         "cross_attention": ("cross-attention", labels.source, labels.source_mask),
     }
-    last = f"{name}.embedding.output"
-    for number, layer in enumerate(side.layers):
+    for number, layer in enumerate(stack.layers):
         path = f"{name}.layers.{number}"
-        for block, (look, keys, allowed) in looks.items():
+        blocks: dict[str, AttentionStage | FeedForwardStage] = {}
+        for block, (attention_type, keys, mask) in attentions.items():
             if hasattr(layer, block):
-                stage: AttentionStage | FeedForwardStage = attention_stage(
-                    f"{path}.{block}", look, tensors, labels.tokens, keys, allowed
-                )
-                yield from around(layer, path, block, stage, tensors, labels.tokens)
-                last = f"{path}.{block}_residual.output"
+                blocks[block] = AttentionStage(
+                    path=f"{path}.{block}",
+                    names=TRANSFORMER_NAMES,
+                    attention_type=attention_type,
+                    queries=tokens,
+                    keys=keys,
+                    allowed=mask.expand(len(tokens), len(keys)).clone(),
+                    **recorded(
+                        tensors, f"{path}.{block}",
+                        "query", "key", "value", "scores", "scaled", "weights", "context", "output",
+                    ),
+                )  # fmt: skip
         if layer.feed_forward is not None:
-            stage = FeedForwardStage(
-                path=f"{path}.feed_forward",
-                tokens=labels.tokens,
-                pre_activation=tensors[f"{path}.feed_forward.pre_activation"][0],
-                hidden=tensors[f"{path}.feed_forward.hidden"][0],
-                output=tensors[f"{path}.feed_forward.output"][0],
-            )
-            yield from around(layer, path, "feed_forward", stage, tensors, labels.tokens)
-            last = f"{path}.feed_forward_residual.output"
-    if not isinstance(side.norm, nn.Identity):
-        output = tensors[f"{name}.output"][0]
-        yield NormStage(f"{name}.norm", labels.tokens, tensors[last][0], output)
-
-
-def around(
-    layer: nn.Module,
-    path: str,
-    block: str,
-    stage: AttentionStage | FeedForwardStage,
-    tensors: dict[str, Tensor],
-    tokens: list[str],
-) -> Iterator[Stage]:
-    """A block with the norms and the sum that its residual puts around it."""
-    name = f"{path}.{block}_residual"
-    residual = layer.get_submodule(f"{block}_residual")
-    assert isinstance(residual, Residual)
-    states, total = tensors[f"{name}.states"][0], tensors[f"{name}.total"][0]
-    if residual.pre_norm is not None:
-        normed = tensors[f"{name}.normed"][0]
-        yield NormStage(f"{name}.pre_norm", tokens, states.clone(), normed)
-    yield stage
-    yield ResidualStage(
-        path=name,
-        block="feed-forward" if block == "feed_forward" else "attention",
-        tokens=tokens,
-        states=states,
-        update=tensors[f"{name}.update"][0],
-        total=total,
-    )
-    if residual.post_norm is not None:
-        output = tensors[f"{name}.output"][0]
-        yield NormStage(f"{name}.post_norm", tokens, total.clone(), output)
-
-
-def attention_stage(
-    path: str,
-    look: str,
-    tensors: dict[str, Tensor],
-    queries: list[str],
-    keys: list[str],
-    allowed: Tensor,
-) -> AttentionStage:
-    names = ("query", "key", "value", "scores", "scaled", "weights", "context", "output")
-    values = {name: tensors[f"{path}.{name}"][0] for name in names}
-    return AttentionStage(
-        path=path,
-        names=BY_QUERIES,
-        look=look,
-        queries=queries,
-        keys=keys,
-        allowed=allowed.expand(values["scores"].shape[1:]).clone(),
-        **values,
-    )
+            feed_forward = f"{path}.feed_forward"
+            values = recorded(tensors, feed_forward, "pre_activation", "hidden", "output")
+            blocks["feed_forward"] = FeedForwardStage(path=feed_forward, tokens=tokens, **values)
+        for block, stage in blocks.items():
+            residual = layer.get_submodule(f"{block}_residual")
+            assert isinstance(residual, Residual)
+            around = f"{path}.{block}_residual"
+            values = recorded(tensors, around, "states", "update", "total")
+            if residual.pre_norm is not None:
+                normed = tensors[f"{around}.normed"][0]
+                yield NormStage(f"{around}.pre_norm", tokens, values["states"].clone(), normed)
+            yield stage
+            kind = "feed-forward" if block == "feed_forward" else "attention"
+            yield ResidualStage(path=around, block=kind, tokens=tokens, **values)
+            last = f"{around}.output"
+            if residual.post_norm is not None:
+                output = tensors[last][0]
+                yield NormStage(f"{around}.post_norm", tokens, values["total"].clone(), output)
+    if not isinstance(stack.norm, nn.Identity):
+        yield NormStage(f"{name}.norm", tokens, tensors[last][0], tensors[f"{name}.output"][0])
 
 
 def recurrent_stages(
-    side: Stack, name: str, tensors: dict[str, Tensor], labels: Labels
+    stack: Stack, name: str, tensors: dict[str, Tensor], labels: Labels
 ) -> Iterator[Stage]:
-    last = tensors[f"{name}.embedding.output"][0]
-    for number, layer in enumerate(side.layers):
+    tokens, mask = labels.tokens, labels.source_mask[0]
+    states = tensors[f"{name}.embedding.output"][0]
+    for number, layer in enumerate(stack.layers):
         path = f"{name}.layers.{number}"
-        if isinstance(layer, Recurrence):
-            everything = torch.ones(len(labels.tokens), dtype=torch.bool, device=last.device)
-            stage = recurrence_stage(layer, path, tensors, labels.tokens, everything)
-            last = stage.state
+        if isinstance(layer, Recurrence):  # of a decoder
+            mask = torch.ones(len(tokens), dtype=torch.bool, device=states.device)
+            stage = recurrence_stage(layer, path, tensors, tokens, mask)
             yield stage
-        else:
-            assert isinstance(layer, EncoderRecurrence)
-            last = yield from encoder_layer(layer, path, tensors, labels)
-    if isinstance(side, RecurrentDecoder) and side.attention is not None:
-        yield from joined_attention(side.attention, f"{name}.attention", tensors, labels, last)
-
-
-def encoder_layer(
-    layer: EncoderRecurrence, path: str, tensors: dict[str, Tensor], labels: Labels
-) -> Generator[Stage, None, Tensor]:
-    """A layer's way from left to right, and if it has one, the way back; returns its states."""
-    tokens, is_read = labels.tokens, labels.source_mask[0]
-    right = recurrence_stage(layer.forward_rnn, f"{path}.forward_rnn", tensors, tokens, is_read)
-    yield right
-    if layer.backward_rnn is None:
-        return right.state
-    left = recurrence_stage(layer.backward_rnn, f"{path}.backward_rnn", tensors, tokens, is_read)
-    yield left
-    both = tensors[f"{path}.output"][0]
-    parts = ("left to right", "right to left")
-    yield JoinedStage(
-        f"{path}.joined", tokens, parts, right.state.clone(), left.state.clone(), both
-    )
-    return both
+            states = stage.state
+            continue
+        assert isinstance(layer, EncoderRecurrence)
+        forward = recurrence_stage(layer.forward_rnn, f"{path}.forward_rnn", tensors, tokens, mask)
+        yield forward
+        states = forward.state
+        if layer.backward_rnn is not None:
+            backward = recurrence_stage(
+                layer.backward_rnn, f"{path}.backward_rnn", tensors, tokens, mask
+            )
+            yield backward
+            states = tensors[f"{path}.output"][0]
+            yield JoinedStage(
+                path=f"{path}.joined",
+                tokens=tokens,
+                parts=("left to right", "right to left"),
+                first=forward.state.clone(),
+                second=backward.state.clone(),
+                output=states,
+            )
+    if isinstance(stack, RecurrentDecoder) and stack.attention is not None:
+        yield from source_attention_stages(
+            stack.attention, f"{name}.attention", tensors, labels, states
+        )
 
 
 def recurrence_stage(
-    layer: Recurrence, path: str, tensors: dict[str, Tensor], tokens: list[str], is_read: Tensor
+    layer: Recurrence, path: str, tensors: dict[str, Tensor], tokens: list[str], mask: Tensor
 ) -> GruStage | LstmStage:
-    kinds: dict[str, type[GruStage] | type[LstmStage]] = {"gru": GruStage, "lstm": LstmStage}
-    stage = kinds[layer.cell]
-    values = {
-        each.name: tensors[f"{path}.{each.name}"][0]
-        for each in dataclasses.fields(stage)
-        if f"{path}.{each.name}" in tensors
-    }
+    stage = GruStage if layer.cell == "gru" else LstmStage
+    names = [each.name for each in dataclasses.fields(stage) if f"{path}.{each.name}" in tensors]
     return stage(
-        path=path, tokens=tokens, is_backward=layer.is_backward, is_read=is_read.clone(), **values
+        path=path,
+        tokens=tokens,
+        is_backward=layer.is_backward,
+        mask=mask.clone(),
+        **recorded(tensors, path, *names),
     )
 
 
-def joined_attention(
+def source_attention_stages(
     attention: SourceAttention,
     path: str,
     tensors: dict[str, Tensor],
     labels: Labels,
     states: Tensor,
 ) -> Iterator[Stage]:
-    """The look at the source, what it finds beside the state, and that made narrow again."""
-    names = ("query", "value", "scores", "scaled", "weights", "context")
-    values = {name: tensors[f"{path}.{name}"][0] for name in names}
+    """Yield a recurrent decoder's attention, [context ; s], and its output projection."""
+    values = recorded(tensors, path, "query", "value", "scores", "scaled", "weights", "context")
     context = values["context"][0]  # [T, D]; there is one head
-    states_read = tensors[f"{path}.source"][0]
+    source = tensors[f"{path}.source"][0]
     yield AttentionStage(
         path=path,
-        names=BY_STATES if attention.key is None else BY_TURNED_STATES,
-        look="cross-attention",
+        names=RECURRENT_NAMES if attention.key is None else MULTIPLICATIVE_NAMES,
+        attention_type="cross-attention",
         queries=labels.tokens,
         keys=labels.source,
-        key=states_read.clone() if attention.key is None else attention.key(states_read),
-        allowed=labels.source_mask.expand(values["scores"].shape[1:]).clone(),
+        key=source.clone() if attention.key is None else attention.key(source),
+        allowed=labels.source_mask.expand(len(labels.tokens), len(labels.source)).clone(),
         output=context.clone(),
         **values,
     )
     joined, output = tensors[f"{path}.joined"][0], tensors[f"{path}.output"][0]
-    parts = ("context", "s")
     yield JoinedStage(
-        f"{path}.joined", labels.tokens, parts, context.clone(), states.clone(), joined
+        path=f"{path}.joined",
+        tokens=labels.tokens,
+        parts=("context", "s"),
+        first=context.clone(),
+        second=states.clone(),
+        output=joined,
     )
     if attention.output is not None:
-        yield NarrowedStage(f"{path}.output", labels.tokens, joined.clone(), output)
+        yield OutputProjectionStage(f"{path}.output", labels.tokens, joined.clone(), output)

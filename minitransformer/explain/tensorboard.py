@@ -31,8 +31,8 @@ from minitransformer.evaluation import Evaluation, Sample
 from minitransformer.explain.attention_maps import AttentionView, attention_views, pass_views
 from minitransformer.explain.heatmaps import Picture, as_png, attention_picture, missing_note
 from minitransformer.explain.interventions import device_of
+from minitransformer.explain.rendering import TextRenderer
 from minitransformer.explain.stages import Labels, stages_of
-from minitransformer.explain.terminal import View
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough, walk_through
 from minitransformer.metrics import perplexity
 from minitransformer.model.base import EncoderDecoder
@@ -168,7 +168,7 @@ class TensorBoard(Callback):
             name = f"{number} {tag_part(example.source)}"
             name = regex.sub(r"[^\w\p{M}]+", "-", name).strip("-")
             is_small = trainer.config.model.d_model <= MAX_FULL_WALK
-            lines = View().full(walk) if is_small else View().compact(walk)
+            lines = TextRenderer().full(walk) if is_small else TextRenderer().compact(walk)
             narration = text("walk/through", preformatted("\n".join(lines)))
             events = [*walk_events(walk), event_record(len(walk.steps), narration)]
             replace_folder(folder / "walk" / name, {"events.out.tfevents": b"".join(events)})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from minitransformer.explain.page.writer import filled, page_style
+from minitransformer.explain.page import fill_template, page_style
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
@@ -258,7 +258,7 @@ def html_page(checked: list[CheckedSheet]) -> str:
 {"" if is_alone else html_index(checked)}
 {sections}
 </main>"""
-    return filled("frame.html", title=escape(title), style=page_style(body), body=body)
+    return fill_template("frame.html", title=escape(title), style=page_style(body), body=body)
 
 
 def html_index(checked: list[CheckedSheet]) -> str:

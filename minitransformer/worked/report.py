@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-from minitransformer.explain.terminal import WIDTH, wrapped
+from minitransformer.explain.rendering import WIDTH, wrap
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
@@ -77,13 +77,13 @@ def sheet_text(checked: CheckedSheet) -> str:
     sheet = checked.sheet
     blocks = [sheet.title + (f"\nfrom: {sheet.source}" if sheet.source else "")]
     if facts := sheet_facts(sheet):
-        blocks.append("\n".join(wrapped(fact, "  ", "    ") for fact in facts))
+        blocks.append("\n".join(wrap(fact, "  ", "    ") for fact in facts))
     blocks += [
         "\n".join(side_by_side([f"{name} ="], aligned(rows)))
         for name, rows in given_matrices(sheet).items()
     ]
     if legend := mark_legend(checked):
-        blocks.append(wrapped(legend, "", "  "))
+        blocks.append(wrap(legend, "", "  "))
     blocks += [step_text(checked, number, each) for number, each in enumerate(checked.steps, 1)]
     return "\n\n".join([*blocks, summary(checked)])
 
@@ -120,16 +120,16 @@ def mark_legend(checked: CheckedSheet) -> str:
 
 def step_text(checked: CheckedSheet, number: int, each: CheckedStep) -> str:
     step, indent = each.step, " " * 5
-    lines = [wrapped(step.heading, f"{number:3}  ", indent)]
+    lines = [wrap(step.heading, f"{number:3}  ", indent)]
     if step.compute:
-        lines.append(wrapped(step.compute.text, f"{indent}= ", f"{indent}  "))
+        lines.append(wrap(step.compute.text, f"{indent}= ", f"{indent}  "))
     if step.text:
         verdict = "" if each.statement == NOT_RUN else f": {each.statement}"
         if verdict and step.check is None:
             verdict += " (read, not computed)"
-        lines.append(wrapped(f"“{step.text}”{verdict}", indent, indent))
+        lines.append(wrap(f"“{step.text}”{verdict}", indent, indent))
     lines += [indent + line for line in matrix_lines(each)]
-    lines += [wrapped(note, indent, f"{indent}  ") for note in step_notes(checked, each)]
+    lines += [wrap(note, indent, f"{indent}  ") for note in step_notes(checked, each)]
     return "\n".join(lines)
 
 
@@ -247,7 +247,7 @@ def summary(checked: CheckedSheet) -> str:
     counts = checked.counts()
     parts = [counted(counts[name], *PHRASES[name]) for name in CATEGORIES if counts[name]]
     values = counted(counts.total(), "value", "values")
-    lines = [wrapped(f"{values}: {', '.join(parts)}", "", "  ") if parts else "no printed values"]
+    lines = [wrap(f"{values}: {', '.join(parts)}", "", "  ") if parts else "no printed values"]
     with_check = [each for each in checked.steps if each.step.check and each.statement != NOT_RUN]
     if with_check:
         lines.append(counted(len(with_check), "statement checked", "statements checked"))
@@ -280,7 +280,7 @@ def slip_lines(checked: CheckedSheet) -> list[str]:
         ("merely follow from those", from_others),
     ):
         if names:
-            lines.append(wrapped(f"{phrase}: {', '.join(names)}", "", "  "))
+            lines.append(wrap(f"{phrase}: {', '.join(names)}", "", "  "))
     is_strict = checked.sheet.rounding == "nearest"
     if is_strict and check_sheet(replace(checked.sheet, rounding="any")).is_explained:
         lines.append("these numbers are truncated, not rounded; rounding: truncated expects that")

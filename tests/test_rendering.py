@@ -1,4 +1,4 @@
-"""How a walk-through is shown: in the sheet's words, adding up, in 80 columns, and in files."""
+"""Walk-throughs as text in the sheets' words, in 80 columns, with exact sums; and as files."""
 
 import json
 import re
@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.errors import UsageError
-from minitransformer.explain.files import as_json, as_markdown
-from minitransformer.explain.narration import Table, narrate, rounding_row, shown
-from minitransformer.explain.terminal import View, is_plain, wants_colour
+from minitransformer.explain.narration import Table, format_number, narrate, rounding_row
+from minitransformer.explain.rendering import (
+    TextRenderer,
+    as_json,
+    as_markdown,
+    is_plain,
+    wants_colour,
+)
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
 from minitransformer.translator import Translator
@@ -31,34 +36,34 @@ def translators(tmp_path_factory):
 
 
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=9), st.integers(0, 6))
-def test_rounding_makes_up_what_shown_terms_lack(terms, precision):
-    texts, total = [shown(term, precision) for term in terms], shown(sum(terms), precision)
+def test_rounding_row_makes_displayed_terms_add_up(terms, precision):
+    texts = [format_number(term, precision) for term in terms]
+    total = format_number(sum(terms), precision)
     rest = rounding_row([[text] for text in texts], [total])
-    told = sum(map(Decimal, texts)) + (Decimal(rest[0]) if rest else 0)
-    assert told == Decimal(total)
-    most = Decimal(len(terms) + 1).scaleb(-precision) / 2
-    assert abs(Decimal(rest[0]) if rest else 0) <= most
-    assert shown(-0.0001, 2) == "0.00"
+    rounding = Decimal(rest[0]) if rest else 0
+    assert sum(map(Decimal, texts)) + rounding == Decimal(total)
+    assert abs(rounding) <= Decimal(len(terms) + 1).scaleb(-precision) / 2
+    assert format_number(-0.0001, 2) == "0.00"
 
 
 def columns_that_add_up(table: Table) -> int:
-    """How many sums a table shows; each of them is right at the shown precision."""
+    """Return how many sums a table has; each must be exact at its precision."""
     sums, terms = 0, []
     for row in table.rows:
         if row.name != "=":
             terms.append(row.numbers)
             continue
-        for place, total in enumerate(row.numbers):
+        for column, total in enumerate(row.numbers):
             if total:
-                told = sum(Decimal(term[place]) for term in terms)
-                assert told == Decimal(total), (place, terms, total)
+                found = sum(Decimal(term[column]) for term in terms)
+                assert found == Decimal(total), (column, terms, total)
                 sums += 1
         terms = []
     return sums
 
 
 @long_for_every_shape
-def test_every_sum_that_is_shown_adds_up(shape, translators):
+def test_narration_sums_are_exact(shape, translators):
     walk = walk_through(translators[shape], LONG)
     precision = 1 if shape == "bpe" else 3
     tables = [table for block in narrate(walk, precision) for table in block.tables]
@@ -67,21 +72,21 @@ def test_every_sum_that_is_shown_adds_up(shape, translators):
 
 
 @long_for_every_shape
-def test_long_sentences_stay_readable(shape, translators):
+def test_text_of_long_sentences_fits_80_columns(shape, translators):
     walk = walk_through(translators[shape], LONG)
-    view = View()
+    view = TextRenderer()
     all_lines = [view.compact(walk), view.full(walk, step=1), view.why(walk),
-                 view.full(walk, only="encoder.layers.0")]  # fmt: skip
+                 view.full(walk, path="encoder.layers.0")]  # fmt: skip
     all_lines += [view.attention(walk)] * walk.has_attention
     for lines in all_lines:
-        shown_lines = "\n".join(lines).splitlines()
-        assert shown_lines
-        assert [line for line in shown_lines if len(line) > 80] == []
+        single_lines = "\n".join(lines).splitlines()
+        assert single_lines
+        assert [line for line in single_lines if len(line) > 80] == []
 
 
-def test_the_sheet_of_school_can_be_followed_line_by_line(tiny_bn):
+def test_narration_follows_the_sheet_of_school(tiny_bn):
     walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
-    told = [block.sentence for block in narrate(walk, 3)]
+    sentences = [block.sentence for block in narrate(walk, 3)]
     in_order = [
         "Start with embeddings of I, go, to, school",
         "Add positional encoding to determine the order of the words",
@@ -103,23 +108,23 @@ def test_the_sheet_of_school_can_be_followed_line_by_line(tiny_bn):
         "Feed the latest embedding of স্কুলে to a dense network to produce যাই",
         "Feed the latest embedding of যাই to a dense network to produce <EOS>",
     ]
-    place = 0
-    for sentence in in_order:
-        place = next(n for n in range(place, len(told)) if told[n].startswith(sentence)) + 1
+    rest = iter(sentences)
+    for beginning in in_order:
+        assert any(sentence.startswith(beginning) for sentence in rest), beginning
 
 
-def test_the_sheets_of_seq2seq_attention_can_be_followed_line_by_line(translators):
+def test_narration_follows_the_sheets_of_seq2seq_attention(translators):
     walk = walk_through(translators["gru"], "I go")
     blocks = [block for block in narrate(walk, 3) if block.step == 1]
-    told = [block.sentence for block in blocks]
-    assert told[:5] == [
+    sentences = [block.sentence for block in blocks]
+    assert sentences[:5] == [
         "Take the embedding of <EOS>",
         "Read <EOS> with a GRU; its state s is (1-z)·n + z·(state before)",
         "Compare the state s of <EOS> with the states h of I, go: e = s · h",
         "Softmax of the scores of <EOS> gives α of I, go; the context vector is the sum of α·h",
         "Concatenate the context vector and the state of <EOS>: [context ; s]",
     ]
-    assert told[5].startswith("Feed [context ; s] of <EOS> to a dense network to produce ")
+    assert sentences[5].startswith("Feed [context ; s] of <EOS> to a dense network to produce ")
     compared, weighed, joined = (block.tables[0] for block in blocks[2:5])
     assert [row.name for row in compared.rows] == ["s", "h", "h"]
     assert weighed.headings == ["e", "α", "α·h"]
@@ -138,20 +143,22 @@ def test_the_sheets_of_seq2seq_attention_can_be_followed_line_by_line(translator
     )
 
 
-def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
+def test_text_has_the_shift_and_target_words_end_lines(tiny, tiny_bn):
     spanish = walk_through(Translator.load(tiny.path), "Let's go", expected="Vamos")
-    assert list(View().shift(spanish)) == [
+    assert list(TextRenderer().shift(spanish)) == [
         "decoder input  <EOS>  Vamos", "expected       Vamos  <EOS>", "produced       Vamos  <EOS>",
     ]  # fmt: skip
     bangla = walk_through(Translator.load(tiny_bn.path), "I go to school")
-    assert list(View().shift(bangla))[:4] == [
+    assert list(TextRenderer().shift(bangla))[:4] == [
         "1   decoder input  <EOS>", "    produced       আমি", "2   decoder input  আমি",
         "    produced       স্কুলে",
     ]  # fmt: skip
     longer = walk_through(Translator.load(tiny.path), "Let's go", expected="Voy a la escuela")
-    assert list(View().shift(longer))[1] == "expected       Voy    a      la  escuela  <EOS>"
+    assert (
+        list(TextRenderer().shift(longer))[1] == "expected       Voy    a      la  escuela  <EOS>"
+    )
     words = {step.produced for step in bangla.steps} - {"<EOS>"}
-    for line in View().compact(bangla):
+    for line in TextRenderer().compact(bangla):
         for word in words:
             if word in line and "embedding" not in line and "Why" not in line:
                 assert line.endswith(word)
@@ -163,34 +170,34 @@ def test_the_shift_is_seen_and_a_target_word_ends_its_line(tiny, tiny_bn):
 
 
 @pytest.mark.parametrize("attention", ["multiplicative", "none"])
-def test_a_recurrent_walk_is_shown_with_what_it_has(tmp_path, attention):
+def test_text_of_a_recurrent_model(tmp_path, attention):
     translator = translator_for(
         tmp_path / "run", *RECURRENT, "data.limit=0",
         f"model.attention={attention}", "model.max_length=12",
     )  # fmt: skip
     walk = walk_through(translator, SENTENCE)
-    looks = list(View().attention(walk))
-    assert [line for line in looks if "attention" in line] == (
+    lines = list(TextRenderer().attention(walk))
+    assert [line for line in lines if "attention" in line] == (
         [] if attention == "none" else ["cross-attention  [decoder.attention]"]
     )
-    told = "\n".join(View().compact(walk))
-    assert ("Attention, and the change" in told) == walk.has_attention == (attention != "none")
+    text = "\n".join(TextRenderer().compact(walk))
+    assert ("Attention, and the change" in text) == walk.has_attention == (attention != "none")
     prompt = Prompt(translator, scores=False)
     prompt.answer(SENTENCE)
     if attention == "none":
-        with pytest.raises(UsageError, match="this model looks at nothing"):
+        with pytest.raises(UsageError, match="this model has no attention"):
             prompt.answer(":attention")
 
 
-def test_colour_is_asked_for(tiny):
+def test_text_colour_is_optional(tiny):
     walk = walk_through(Translator.load(tiny.path), "Let's go")
-    plain, coloured = (list(View(colour=colour).compact(walk)) for colour in (False, True))
+    plain, coloured = (list(TextRenderer(colour=colour).compact(walk)) for colour in (False, True))
     assert not any("\x1b" in line for line in plain)
     assert any("\x1b" in line for line in coloured)
     assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
 
 
-def test_colour_is_for_terminals_that_have_not_declined_it(monkeypatch):
+def test_wants_colour_on_terminals_without_no_color(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert wants_colour()
@@ -201,37 +208,41 @@ def test_colour_is_for_terminals_that_have_not_declined_it(monkeypatch):
     assert not wants_colour()
 
 
-def test_no_control_character_reaches_the_terminal(translators):
+def test_text_escapes_control_characters(translators):
     walk = walk_through(translators["tiny"], "go \x1b[31mred\x07", expected="voy \x1b[31m")
-    for lines in (View().compact(walk), View().full(walk), View().attention(walk)):
+    for lines in (
+        TextRenderer().compact(walk),
+        TextRenderer().full(walk),
+        TextRenderer().attention(walk),
+    ):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", "\n".join(lines))
 
 
 @every_shape
-def test_the_json_has_every_number(shape, translators):
+def test_json_has_every_number(shape, translators):
     walk = walk_through(translators[shape], SENTENCE)
     data = json.loads(json.dumps(as_json([walk]), allow_nan=False))
-    assert (data["format"], data["version"]) == ("minitransformer-walkthrough", 1)
-    [told] = data["walkthroughs"]
-    assert [step["produced"]["token"] for step in told["steps"]] == [
+    assert (data["format"], data["version"]) == ("minitransformer-walkthrough", 2)
+    [walk_json] = data["walkthroughs"]
+    assert [step["produced"]["token"] for step in walk_json["steps"]] == [
         step.produced for step in walk.steps
     ]
     assert data["vocabulary"][walk.steps[0].produced_id] == walk.steps[0].produced
     assert set(data["parameters"]) == {name for name, _ in walk.model.named_parameters()}
-    stages = [*told["encoder"], *(stage for step in told["steps"] for stage in step["stages"])]
+    stages = list(walk_json["encoder"])
+    stages += [stage for step in walk_json["steps"] for stage in step["stages"]]
     assert len(stages) == len(list(walk.stages()))
-    for (number, stage), kept in zip(walk.stages(), stages, strict=True):
-        assert kept["path"] == stage.path
-        if kept["kind"] == "attention":
-            is_told_before = number > 1 and stage.look == "cross-attention"
-            assert (kept["key"] is None) == is_told_before
-            assert torch.tensor(kept["weights"]).allclose(stage.weights)
-        if kept["kind"] == "head":
-            assert len(kept["logits"]) == len(stage.logits)
+    for (number, stage), written in zip(walk.stages(), stages, strict=True):
+        assert written["path"] == stage.path
+        if written["kind"] == "attention":
+            assert (written["key"] is None) == (number > 1 and stage.is_cross)
+            assert torch.tensor(written["weights"]).allclose(stage.weights)
+        if written["kind"] == "head":
+            assert len(written["logits"]) == len(stage.logits)
     kinds = {
         "gru": {"gru", "attention", "joined"},
         "gru-both-ways": {"gru", "attention", "joined"},
-        "lstm": {"lstm", "attention", "joined", "narrowed"},
+        "lstm": {"lstm", "attention", "joined", "output_projection"},
         "lstm-none": {"lstm", "joined"},
     }
     assert {stage["kind"] for stage in stages} >= {"embedding", "head"} | kinds.get(
@@ -239,7 +250,7 @@ def test_the_json_has_every_number(shape, translators):
     )
 
 
-def test_the_markdown_is_tables(tiny_bn):
+def test_markdown_is_tables(tiny_bn):
     walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
     text = as_markdown(walk, 2)
     assert text.startswith("# I go to school → আমি স্কুলে যাই\n\n## Encoder\n")
@@ -254,12 +265,12 @@ def translate(folder, *arguments: object) -> Finished:
     return run("translate.py", *arguments, folder=folder)
 
 
-def test_the_command_shows_checks_and_writes(tiny):
-    shown = translate(tiny.folder, "--walkthrough", "Let's go", "--expected", "Vamos")
-    assert (shown.code, "Step 1\n  decoder input  <EOS>\n" in shown.out) == (0, True)
-    assert "expected       Vamos  <EOS>\n" in shown.out
-    assert re.search(r"checked: [\d,]+ values, each recomputed from those before it", shown.out)
-    assert "\x1b" not in shown.out
+def test_walkthrough_command_prints_checks_and_writes(tiny):
+    printed = translate(tiny.folder, "--walkthrough", "Let's go", "--expected", "Vamos")
+    assert (printed.code, "Step 1\n  decoder input  <EOS>\n" in printed.out) == (0, True)
+    assert "expected       Vamos  <EOS>\n" in printed.out
+    assert re.search(r"checked: [\d,]+ values, each recomputed from those before it", printed.out)
+    assert "\x1b" not in printed.out
     one = translate(tiny.folder, "--walkthrough", "Let's go", "I eat rice", "--step", 2)
     assert one.out.count("Step 2\n") == 2
     assert "Step 1" not in one.out
@@ -293,7 +304,7 @@ def test_the_command_shows_checks_and_writes(tiny):
         (["--walkthrough", " "], 2, "name a sentence to walk through"),
         (["--walkthrough", "out.txt", "Let's go"], 2, "the file must end in .html, .json, .md"),
         (["--walkthrough", "out.json", "Let's go", "--step", "1"], 2, "a file has everything"),
-        (["--walkthrough", "a", "b", "--expected", "c"], 2, "the right answer of one sentence"),
+        (["--walkthrough", "a", "b", "--expected", "c"], 2, "the reference of one sentence"),
         (["--precision", "2", "Let's go"], 2, "--precision goes with --walkthrough"),
         (
             ["--walkthrough", "Let's go", "--only", "encoder", "--step", "2"],
@@ -310,7 +321,7 @@ def test_the_command_shows_checks_and_writes(tiny):
         (["--walkthrough", "no/such/out.json", "Let's go"], 1, "No such file or directory"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(arguments, code, complaint, tiny):
+def test_walkthrough_command_refuses_bad_options(arguments, code, complaint, tiny):
     result = translate(tiny.folder, "--run", "runs/tiny", *arguments)
     assert result.code == code
     assert complaint in result.err
