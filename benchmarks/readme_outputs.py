@@ -1,4 +1,4 @@
-"""Compare what the README's commands do: python -m benchmarks.readme_outputs --against COMMIT
+"""Compare what the README's commands do: python -m benchmarks.readme_outputs --compare COMMIT
 
 Runs the commands of the README's bash blocks, in their order and in one folder, and after them its
 Python blocks, with the code of a commit and with that of this work tree. Each tree runs the
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare what the README's commands do.")
-    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="default: HEAD")
+    parser.add_argument("--compare", default="HEAD", metavar="COMMIT", help="default: HEAD")
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER",
         help="keep what was printed (as it is compared) and written in FOLDER/then and FOLDER/now",
@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> int:
         place = options.keep.resolve() if options.keep else folder
         if any((place / name).exists() for name in ("then", "now")):
             sys.exit(f"{place} has outputs of an earlier comparison")
-        clone(options.against, folder / "commit")
+        clone(options.compare, folder / "commit")
         trees = (
             Tree(folder / "commit", place / "then", folder / "cache-then"),
             Tree(ROOT, place / "now", folder / "cache-now"),
