@@ -57,6 +57,7 @@ def train(
     # torch takes seconds to load, so mistakes on the command line are reported before
     from minitransformer.console import Console
     from minitransformer.doctor.model_checks import CheckModel
+    from minitransformer.doctor.source_dependence import WatchSource
     from minitransformer.model.base import choose_device
     from minitransformer.run import RunFolder
     from minitransformer.training.distributed import init_distributed, local_device
@@ -71,7 +72,7 @@ def train(
     with init_distributed(workers, device, config.training.join_timeout) as ranks:
         callbacks: list[Callback] = [CheckModel()]
         if ranks.is_first:
-            callbacks.append(Console())
+            callbacks += [Console(), WatchSource()]
             if config.logging.tensorboard:
                 from minitransformer.explain.tensorboard import TensorBoard
 

@@ -84,10 +84,6 @@ class Console(Callback):
                 self.bar.write(line)
 
     @output_errors()
-    def on_warning(self, trainer: Trainer, warning: str) -> None:
-        tqdm.write(f"warning: {warning}", file=sys.stderr)
-
-    @output_errors()
     def on_end(self, trainer: Trainer, exit_code: int) -> None:
         if self.bar is not None:
             self.bar.close()

@@ -6,18 +6,9 @@ import pytest
 import torch
 
 from minitransformer.checkpoint import TrainerState
-from minitransformer.training import divergence
-from minitransformer.training.divergence import SourceDependence, source_gain
-from minitransformer.training.trainer import Callback
+from minitransformer.doctor import source_dependence
+from minitransformer.doctor.source_dependence import WatchSource, source_gain, source_warning
 from tests.small_runs import NO_DROPOUT, trainer_for
-
-
-class Listener(Callback):
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def on_warning(self, trainer, warning):
-        self.warnings.append(warning)
 
 
 def cut_source_off(trainer) -> None:
@@ -31,53 +22,47 @@ def gain_of(trainer) -> float:
     return source_gain(trainer.model, encoded, trainer.tokenizer.start_id)
 
 
-def test_source_gain_is_high_after_training_and_zero_without_cross_attention(tmp_path):
+def test_source_gain_is_high_after_training_and_zero_without_cross_attention(tmp_path, capsys):
     trainer = trainer_for(
-        tmp_path / "run",
-        "training.steps=100",
-        *NO_DROPOUT,
-        "evaluation.every=1000",
-    )
-    listener = Listener()
-    trainer.callbacks.append(listener)
+        tmp_path / "run", "training.steps=100", *NO_DROPOUT, "evaluation.every=1000",
+        callbacks=[WatchSource()],
+    )  # fmt: skip
     trainer.fit()
     assert gain_of(trainer) > 1
-    assert listener.warnings == []
+    assert capsys.readouterr().err == ""
     assert trainer.state.most_source_gain > 0.5
     cut_source_off(trainer)
     assert gain_of(trainer) == 0
     trainer.evaluate()
-    (warning,) = listener.warnings
+    (warning,) = capsys.readouterr().err.splitlines()
     assert warning.startswith(
-        "after step 100 translations no longer depend on the source: with another sentence's "
-        "source, the loss is no higher (it was "
+        "warning: after step 100 translations no longer depend on the source: with another "
+        "sentence's source, the loss is no higher (it was "
     )
     trainer.evaluate()
-    assert len(listener.warnings) == 1  # once per process
+    assert capsys.readouterr().err == ""  # once per process
 
 
 @pytest.mark.slow
-def test_a_run_that_ignores_the_source_is_warned_once_from_its_middle_on(tmp_path):
-    listener = Listener()
+def test_a_run_that_ignores_the_source_is_warned_once_from_its_middle_on(tmp_path, capsys):
     trainer = trainer_for(
         tmp_path / "run", "training.trainable=[head]", "training.steps=220",
-        "evaluation.every=20", "training.save_every=1000", callbacks=[listener],
+        "evaluation.every=20", "training.save_every=1000", callbacks=[WatchSource()],
     )  # fmt: skip
     cut_source_off(trainer)
     trainer.fit()
-    (warning,) = listener.warnings
-    assert warning.startswith("after step 120 the source does not help to translate: ")
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: after step 120 the source does not help to translate: ")
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
-def test_a_run_of_a_few_steps_is_not_warned(tmp_path, steps):
-    listener = Listener()
-    trainer_for(tmp_path / "run", f"training.steps={steps}", callbacks=[listener]).fit()
-    assert listener.warnings == []
+def test_a_run_of_a_few_steps_is_not_warned(tmp_path, steps, capsys):
+    trainer_for(tmp_path / "run", f"training.steps={steps}", callbacks=[WatchSource()]).fit()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_highest_source_gain_survives_a_restart(tmp_path):
-    trainer = trainer_for(tmp_path / "run")
+    trainer = trainer_for(tmp_path / "run", callbacks=[WatchSource()])
     trainer.fit()
     assert trainer.state.most_source_gain > 0
     again = trainer_for(tmp_path / "run", "training.steps=20")
@@ -89,10 +74,8 @@ def test_one_source_alone_has_no_gain(tmp_path):
     data.write_text("Good night\tBuenas noches\nGood night\tBuenas\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
     assert gain_of(trainer) is None
-    assert (
-        SourceDependence(trainer.model, trainer.encoded, 3).warning(TrainerState(step=999), 999)
-        == ""
-    )
+    WatchSource().on_evaluation(trainer, {})
+    assert trainer.state.most_source_gain == 0
 
 
 @pytest.mark.parametrize(
@@ -100,13 +83,20 @@ def test_one_source_alone_has_no_gain(tmp_path):
     [
         (2.0, 0.01, 1, "no longer depend"), (2.0, 0.3, 999, ""), (0.0, 0.01, 499, ""),
         (0.0, 0.01, 500, "does not help"), (0.0, -0.2, 500, "the loss is no higher"),
-        (0.3, 0.04, 100, ""), (1.0, math.inf, 999, ""), (1.0, math.nan, 999, ""),
+        (0.3, 0.04, 100, ""),
     ],
 )  # fmt: skip
-def test_source_dependence_warns_of_low_gains(monkeypatch, tmp_path, before, gain, step, words):
-    monkeypatch.setattr(divergence, "source_gain", lambda *arguments: gain)
-    trainer = trainer_for(tmp_path / "run")
-    state = TrainerState(step=step, most_source_gain=before)
-    warning = SourceDependence(trainer.model, trainer.encoded, 3).warning(state, 1000)
+def test_source_warning_of_low_gains(before, gain, step, words):
+    warning = source_warning(gain, TrainerState(step=step, most_source_gain=before), 1000)
     assert (words in warning) if words else warning == ""
-    assert state.most_source_gain == (max(before, gain) if math.isfinite(gain) else before)
+
+
+@pytest.mark.parametrize(
+    ("gain", "highest"), [(0.3, 2.0), (3.0, 3.0), (math.inf, 2.0), (math.nan, 2.0), (None, 2.0)]
+)
+def test_highest_source_gain_is_finite(monkeypatch, tmp_path, gain, highest):
+    monkeypatch.setattr(source_dependence, "source_gain", lambda *arguments: gain)
+    trainer = trainer_for(tmp_path / "run")
+    trainer.state.most_source_gain = 2.0
+    WatchSource().on_evaluation(trainer, {})
+    assert trainer.state.most_source_gain == highest

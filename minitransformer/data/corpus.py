@@ -113,13 +113,13 @@ def find_sources(config: DataConfig) -> dict[str, Source]:
     train, columns = config.train, config.columns
     if isinstance(train, tuple) or expand_path(train).is_file():
         sources = {"train": file_source(train, columns)}
+    elif train in shipped_corpora():
+        sources = shipped_sources(train, columns)
     else:
-        from minitransformer.data.toy_tasks import TASKS  # only names that are no files need it
+        from minitransformer.data.toy_tasks import TASKS  # only other names need it
 
         folder = expand_path(train)
-        if train in shipped_corpora():
-            sources = shipped_sources(train, columns)
-        elif train in TASKS:
+        if train in TASKS:
             sources = {split: task_source(train, split) for split in TASKS[train].sizes}
         elif folder.is_dir() and "train" in (files := split_files(folder)):
             sources = {split: file_source(str(path), columns) for split, path in files.items()}

@@ -1,4 +1,4 @@
-"""Training that goes wrong: NaN or Inf, located and saved; a decoder that ignores the source.
+"""Training that diverges: where NaN or Inf began, saved with the batch that produced them.
 
 runs/tiny/diverged/step-000012/{model.safetensors, batch.json}
 B batch, T target.
@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from minitransformer.checkpoint import TrainerState, model_tensors, tensor_bytes
+from minitransformer.checkpoint import model_tensors, tensor_bytes
 from minitransformer.config import Mistake, build_section
 from minitransformer.data.batching import Batch, fold_in, make_batch
-from minitransformer.data.dataset import EncodedPair, EncodedSplit
+from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import CheckpointError, DivergedError, escape_controls
 from minitransformer.evaluation import Evaluation, batches_by_length, teacher_forced
 from minitransformer.metrics import Sum
-from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.recurrent import Recurrence
 from minitransformer.model.trace import record
@@ -43,11 +42,6 @@ if TYPE_CHECKING:
 
 DIVERGED_FOLDER, BATCH_FILE, WEIGHTS_FILE = "diverged", "batch.json", "model.safetensors"
 MAX_EXAMPLES, MAX_CHARACTERS = 3, 120  # of the pairs in an error message
-
-NUM_GAIN_PAIRS = 64  # with which the dependence on the source is measured
-MIN_GAIN = 0.05  # nats per token; below, the output does not depend on the source
-LOST_FRACTION = 0.1  # of a run's highest gain; below, the dependence is lost
-MIN_STEPS = 100  # before, a model may not have learned yet to use the source
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -294,54 +288,3 @@ def bisect_rows(rows: list[int], is_bad: Callable[[list[int]], bool]) -> list[in
             break
         rows = bad_half
     return rows
-
-
-class SourceDependence:
-    """Warn once if the output does not depend on the source, or no longer does."""
-
-    def __init__(
-        self, model: EncoderDecoder, splits: dict[str, EncodedSplit], start_id: int
-    ) -> None:
-        self.model = model
-        self.pairs = splits.get("valid", splits["train"])
-        self.start_id = start_id
-        self.has_warned = False
-
-    def warning(self, state: TrainerState, steps: int) -> str:
-        """Return a warning or nothing; update the highest gain of the run in its state."""
-        gain = source_gain(self.model, self.pairs, self.start_id)
-        if gain is None or not math.isfinite(gain):
-            return ""
-        highest = state.most_source_gain
-        state.most_source_gain = max(highest, gain)
-        if self.has_warned or gain >= MIN_GAIN:
-            return ""
-        higher = "no higher" if gain <= 0 else f"only {gain:.3f} higher"
-        measured = f"with another sentence's source, the loss is {higher}"
-        if highest > MIN_GAIN / LOST_FRACTION:
-            self.has_warned = True
-            return (
-                f"after step {state.step} translations no longer depend on the source: {measured} "
-                f"(it was {highest:.3f}); a lower training.learning_rate may prevent that"
-            )
-        if state.step >= max(MIN_STEPS, steps / 2):
-            self.has_warned = True
-            return (
-                f"after step {state.step} the source does not help to translate: {measured}; "
-                "is each source paired with its own translation?"
-            )
-        return ""
-
-
-def source_gain(model: EncoderDecoder, encoded: EncodedSplit, start_id: int) -> float | None:
-    """Return how much another sentence's source raises the loss per token; None: too few pairs."""
-    by_source: dict[tuple[int, ...], EncodedPair] = {}
-    for pair in encoded[:NUM_GAIN_PAIRS]:
-        by_source.setdefault(tuple(pair.source), pair)
-    if len(by_source) < 2:
-        return None
-    pairs = sorted(by_source.values(), key=lambda pair: len(pair.source))
-    batch = make_batch(pairs, start_id).to(model.head.weight.device)
-    own, _ = teacher_forced(model, batch)
-    others, _ = teacher_forced(model, batch._replace(source=batch.source.roll(1, dims=0)))
-    return (others - own) / batch.num_target_tokens

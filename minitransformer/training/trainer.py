@@ -29,11 +29,6 @@ from minitransformer.model.loss import HeadLoss, TrainingLoss
 from minitransformer.run import RunFolder, append_rows, truncate_rows
 from minitransformer.settings import Config
 from minitransformer.training.distributed import Ranks, set_threads
-from minitransformer.training.divergence import (
-    SourceDependence,
-    nonfinite_gradient_error,
-    nonfinite_loss_error,
-)
 from minitransformer.training.launcher import StopSignals
 from minitransformer.training.optimizer import AdamW, freeze_all_but, learning_rate
 from minitransformer.training.resume import (
@@ -68,9 +63,6 @@ class Callback:
 
     def on_evaluation(self, trainer: "Trainer", evaluations: dict[str, Evaluation]) -> None:
         """Called on rank 0 when the splits have been scored."""
-
-    def on_warning(self, trainer: "Trainer", warning: str) -> None:
-        """Called on rank 0 when training continues, but the user should know something."""
 
     def on_save(self, trainer: "Trainer") -> None:
         """Called on rank 0 before a checkpoint is written, to update `trainer.state`."""
@@ -133,7 +125,6 @@ class Trainer:
             self.broadcast_checkpoint()
         self.saved_step = self.state.step
         self.training_loss = self.ranks.wrap(TrainingLoss(self.model, training))
-        self.source_dependence = SourceDependence(self.model, self.encoded, self.tokenizer.start_id)
         self.tokens_since_evaluation, self.seconds_since_evaluation = 0, 0.0
 
     def fit(self) -> int:
@@ -187,6 +178,8 @@ class Trainer:
             self.model.parameters(), training.clip_norm or float("inf")
         )
         if not norm.isfinite():  # the weights are unchanged
+            from minitransformer.training.divergence import nonfinite_gradient_error
+
             raise nonfinite_gradient_error(self, batches, step, rate, loss, float(norm))
         self.optimizer.step(rate)
         seconds = time.perf_counter() - start_time
@@ -260,6 +253,8 @@ class Trainer:
         """Write the scores to metrics.jsonl, update the best step, and call the callbacks."""
         for name, evaluation in evaluations.items():
             if not math.isfinite(evaluation.loss.mean):
+                from minitransformer.training.divergence import nonfinite_loss_error
+
                 raise nonfinite_loss_error(self, name, evaluation)
         speeds = {name: each.loss.count / each.seconds for name, each in evaluations.items()}
         speeds["train"] = self.tokens_since_evaluation / max(self.seconds_since_evaluation, 1e-9)
@@ -275,11 +270,8 @@ class Trainer:
         ]
         self.state.metrics_bytes = append_rows(self.run_folder.metrics, rows)
         self.update_best(evaluations)
-        warning = self.source_dependence.warning(self.state, self.config.training.steps)
         for callback in self.callbacks:
             callback.on_evaluation(self, evaluations)
-            if warning:
-                callback.on_warning(self, warning)
 
     def update_best(self, evaluations: dict[str, Evaluation]) -> None:
         """Remember this step if `evaluation.best_metric` on held-out pairs was never better."""

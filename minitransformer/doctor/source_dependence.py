@@ -1,0 +1,73 @@
+"""A warning during training when translations do not depend on the source, or no longer do."""
+
+import math
+import sys
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from minitransformer.checkpoint import TrainerState
+from minitransformer.command_line import output_errors
+from minitransformer.data.batching import make_batch
+from minitransformer.data.dataset import EncodedPair
+from minitransformer.evaluation import Evaluation, teacher_forced
+from minitransformer.model.base import EncoderDecoder
+from minitransformer.training.trainer import Callback, Trainer
+
+NUM_PAIRS = 64  # with which the dependence is measured
+MIN_GAIN = 0.05  # nats per token; below, the output does not depend on the source
+LOST_FRACTION = 0.1  # of a run's highest gain; below, the dependence is lost
+MIN_STEPS = 100  # before, a model may not have learned yet to use the source
+
+
+class WatchSource(Callback):
+    """Measure at each evaluation how much the source helps; warn once if it does not."""
+
+    def __init__(self) -> None:
+        self.has_warned = False
+
+    @output_errors()
+    def on_evaluation(self, trainer: Trainer, evaluations: dict[str, Evaluation]) -> None:
+        pairs = trainer.encoded.get("valid", trainer.encoded["train"])[:NUM_PAIRS]
+        gain = source_gain(trainer.model, pairs, trainer.tokenizer.start_id)
+        if gain is None or not math.isfinite(gain):
+            return
+        warning = source_warning(gain, trainer.state, trainer.config.training.steps)
+        trainer.state.most_source_gain = max(trainer.state.most_source_gain, gain)
+        if warning and not self.has_warned:
+            self.has_warned = True
+            tqdm.write(f"warning: {warning}", file=sys.stderr)  # above a progress bar
+
+
+def source_warning(gain: float, state: TrainerState, steps: int) -> str:
+    """Return what is wrong with a gain, given the step and the highest gain so far, or nothing."""
+    if gain >= MIN_GAIN:
+        return ""
+    highest = state.most_source_gain
+    higher = "no higher" if gain <= 0 else f"only {gain:.3f} higher"
+    measured = f"with another sentence's source, the loss is {higher}"
+    if highest > MIN_GAIN / LOST_FRACTION:
+        return (
+            f"after step {state.step} translations no longer depend on the source: {measured} "
+            f"(it was {highest:.3f}); a lower training.learning_rate may prevent that"
+        )
+    if state.step >= max(MIN_STEPS, steps / 2):
+        return (
+            f"after step {state.step} the source does not help to translate: {measured}; "
+            "is each source paired with its own translation?"
+        )
+    return ""
+
+
+def source_gain(model: EncoderDecoder, pairs: Sequence[EncodedPair], start_id: int) -> float | None:
+    """Return how much another sentence's source raises the loss per token; None: too few pairs."""
+    by_source: dict[tuple[int, ...], EncodedPair] = {}
+    for pair in pairs:
+        by_source.setdefault(tuple(pair.source), pair)
+    if len(by_source) < 2:
+        return None
+    by_length = sorted(by_source.values(), key=lambda pair: len(pair.source))
+    batch = make_batch(by_length, start_id).to(model.head.weight.device)
+    own, _ = teacher_forced(model, batch)
+    others, _ = teacher_forced(model, batch._replace(source=batch.source.roll(1, dims=0)))
+    return (others - own) / batch.num_target_tokens
