@@ -1,13 +1,13 @@
-"""Why attention, why Transformers: python -m benchmarks.ancestors [--plot docs/ancestors.png]
+"""Compare a Transformer with RNNs: python -m benchmarks.ancestors [--plot docs/ancestors.png]
 
 python -m benchmarks.ancestors --pair multi30k multi30k-rnn --set data.train=… --runs FOLDER
 
-The Transformer of one config, the recurrent model of another and that one without attention are
-trained by train.py on the same batches for as many steps, and translate the test split greedily:
-how well, how fast, and what becomes of long sentences. The same on the generated task `reverse`,
-where sequences can be longer than any in training. What is finished in FOLDER is not trained again,
-what was stopped goes on, and with --only and --part, parts can be trained at other times. Speeds
-are measured in turns afterwards, on one thread: fresh models learn, trained ones translate.
+Trains the Transformer of one config, the recurrent model of another and the latter without
+attention, by train.py, on the same batches for as many steps, and translates the test split
+greedily: scores, scores by length, and speeds. The same on the generated task `reverse`, which is
+also evaluated on longer sequences than those of training. Finished runs in FOLDER are not trained
+again, interrupted ones are resumed; --only and --part select some of them. Speeds are measured
+afterwards, in interleaved rounds on one thread: training from scratch, and decoding.
 """
 
 import argparse
@@ -21,28 +21,28 @@ import torch
 from benchmarks.ancestors_panels import (
     Panel,
     Result,
-    as_json,
     buckets_by_length,
-    draw,
+    format_bucket,
+    plot,
     print_panel,
     read_panels,
-    span,
+    to_json,
 )
 from benchmarks.ancestors_runs import (
     NAMES,
     RECURRENT_REVERSE,
     REVERSE,
-    Contestant,
-    Tested,
-    contestants,
+    EvaluatedModel,
+    ModelRun,
     decoding_rates,
+    evaluate_run,
     label,
-    tested,
+    model_runs,
     training_rates,
 )
-from benchmarks.lengths import PAIRS, exact_by_length
+from benchmarks.lengths import PAIRS_PER_LENGTH, exact_by_length
 from benchmarks.measuring import write_json
-from benchmarks.quality import parameters, train_ours
+from benchmarks.quality import count_parameters, train_ours
 from minitransformer import metrics
 from minitransformer.command_line import run_command
 from minitransformer.config import find_config
@@ -54,70 +54,73 @@ PARTS = ("corpus", "reverse")
 BUCKETS = 5
 
 
-def results(tests: list[Tested], by_length: list[list[float | None]]) -> list[Result]:
+def results(models: list[EvaluatedModel], by_length: list[list[float | None]]) -> list[Result]:
+    """Measure the speeds of all models, and return these with their scores."""
     return [
         Result(
-            each.contestant.name,
-            label(each.contestant.config.model),
-            parameters(each.translator.model),
-            trained,
-            each.found.bleu.value,
-            each.found.chrf.value,
-            each.found.exact_match.mean,
-            decoded,
-            values,
+            evaluated.run.name,
+            label(evaluated.run.config.model),
+            count_parameters(evaluated.translator.model),
+            training_rate,
+            evaluated.evaluation.bleu.value,
+            evaluated.evaluation.chrf.value,
+            evaluated.evaluation.exact_match.mean,
+            decoding_rate,
+            scores,
         )
-        for each, trained, decoded, values in zip(
-            tests, training_rates(tests), decoding_rates(tests), by_length, strict=True
+        for evaluated, training_rate, decoding_rate, scores in zip(
+            models, training_rates(models), decoding_rates(models), by_length, strict=True
         )
     ]
 
 
-def corpus_panel(name: str, tests: list[Tested]) -> Panel:
-    """BLEU by the length of the source, in buckets."""
-    first = tests[0]
-    lengths = [words(sample.source) for sample in first.found.samples]
+def corpus_panel(name: str, models: list[EvaluatedModel]) -> Panel:
+    """Return the results on a corpus, with BLEU by source length."""
+    first = models[0]
+    lengths = [count_words(sample.source) for sample in first.evaluation.samples]
     buckets = buckets_by_length(lengths, BUCKETS)
-    tokenizer = first.contestant.config.evaluation.bleu_tokenizer
+    tokenizer = first.run.config.evaluation.bleu_tokenizer
     return Panel(
         name=name,
         unit="words of the source",
         metric="BLEU",
-        lengths=list(map(span, buckets)),
-        places=[mean(length for length in lengths if length in bucket) for bucket in buckets],
-        longest=None,
+        lengths=list(map(format_bucket, buckets)),
+        positions=[mean(length for length in lengths if length in bucket) for bucket in buckets],
+        max_train_length=None,
         remarks=[
-            circumstances(first),
-            f"BLEU {first.found.bleu.signature}",
-            f"chrF {first.found.chrf.signature}",
+            training_setup(first),
+            f"BLEU {first.evaluation.bleu.signature}",
+            f"chrF {first.evaluation.chrf.signature}",
         ],
         results=results(
-            tests, [bleu_by_length(each.found.samples, buckets, tokenizer) for each in tests]
+            models,
+            [bleu_by_length(each.evaluation.samples, buckets, tokenizer) for each in models],
         ),
     )
 
 
-def reverse_panel(tests: list[Tested]) -> Panel:
-    """Exact sequences by their length, and beyond those of training."""
-    shares = [exact_by_length(each.translator, "reverse") for each in tests]
-    places = list(shares[0])
+def reverse_panel(models: list[EvaluatedModel]) -> Panel:
+    """Return the results on `reverse`, with exact matches by length, beyond that of training."""
+    by_length = [exact_by_length(evaluated.translator, "reverse") for evaluated in models]
+    lengths = list(by_length[0])
     return Panel(
         name="reverse",
         unit="digits",
         metric="exact sequences, %",
-        lengths=list(map(str, places)),
-        places=[float(place) for place in places],
-        longest=TASKS["reverse"].max_length,
-        remarks=[circumstances(tests[0]), f"by length: {PAIRS} new sequences of each"],
-        results=results(tests, [[100 * share for share in each.values()] for each in shares]),
+        lengths=list(map(str, lengths)),
+        positions=[float(length) for length in lengths],
+        max_train_length=TASKS["reverse"].max_length,
+        remarks=[training_setup(models[0]), f"{PAIRS_PER_LENGTH} new sequences of each length"],
+        results=results(models, [[100 * share for share in each.values()] for each in by_length]),
     )
 
 
-def circumstances(test: Tested) -> str:
-    """What was equal for all."""
-    training = test.contestant.config.training
+def training_setup(evaluated: EvaluatedModel) -> str:
+    """Describe what all models have in common."""
+    training = evaluated.run.config.training
     return (
-        f"{len(test.found.samples):,} sentences ({test.split}), {training.steps:,} steps, "
+        f"{len(evaluated.evaluation.samples):,} sentences ({evaluated.split}), "
+        f"{training.steps:,} steps, "
         f"{training.processes} process{'es' * (training.processes > 1)}"
     )
 
@@ -125,16 +128,18 @@ def circumstances(test: Tested) -> str:
 def bleu_by_length(
     samples: list[Sample], buckets: list[range], tokenizer: str
 ) -> list[float | None]:
+    """Return the BLEU of the samples in each bucket of source lengths."""
     scores = []
     for bucket in buckets:
-        inside = [sample for sample in samples if words(sample.source) in bucket]
+        inside = [sample for sample in samples if count_words(sample.source) in bucket]
         references = [[normalize(sample.reference)] for sample in inside]
         translations = [sample.translation for sample in inside]
         scores.append(metrics.bleu(translations, references, tokenizer).value)
     return scores
 
 
-def words(text: str) -> int:
+def count_words(text: str) -> int:
+    """Return the number of words between spaces."""
     return len(text.split())
 
 
@@ -142,55 +147,63 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--pair", nargs=2, default=("tiny", "tiny-rnn"), metavar=("TRANSFORMER", "RECURRENT"),
-        help="two YAML files, here or in configs/ (default: tiny tiny-rnn)",
+        help="two YAML files, also those in configs/ (default: tiny tiny-rnn)",
     )  # fmt: skip
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="for all, on the corpus"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of all models on the corpus",
     )
-    parser.add_argument("--steps", type=int, help="on the corpus, instead of the configs'")
-    parser.add_argument("--reverse-steps", type=int, help="instead of those of reverse.yaml")
+    parser.add_argument("--steps", type=int, help="training steps on the corpus")
+    parser.add_argument("--reverse-steps", type=int, help="training steps on `reverse`")
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs/ancestors"), help="a folder for what is trained"
+        "--runs", type=Path, default=Path("runs/ancestors"), help="a folder for the runs"
     )
-    parser.add_argument("--only", choices=NAMES, nargs="+", default=NAMES, help="not all models")
-    parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS, help="not all corpora")
-    parser.add_argument("--plot", help="a picture of it, such as ancestors.png")
+    parser.add_argument("--only", choices=NAMES, nargs="+", default=NAMES, help="only these models")
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS, help="only these parts")
+    parser.add_argument("--plot", help="write a plot to this file, such as ancestors.png")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--json", help="a file for all numbers")
+    files.add_argument("--json", help="write all numbers to this file")
     files.add_argument(
-        "--from-json", type=Path, metavar="FILE", help="such a file to print and draw; no training"
+        "--from-json",
+        type=Path,
+        metavar="FILE",
+        help="print and plot such a file, without training",
     )
     return parser.parse_args()
 
 
 def trained_panels(options: argparse.Namespace) -> list[Panel]:
-    """Train what is not trained yet, and test all of it."""
-    found = {part: asked(part, options) for part in PARTS if part in options.part}
-    for each in (each for part in found.values() for each in part):
-        train_ours(each.run, each.config, each.source, each.sets)
+    """Train the runs that are not finished, and evaluate all of them."""
+    parts = {part: requested_runs(part, options) for part in PARTS if part in options.part}
+    for run in (run for runs in parts.values() for run in runs):
+        train_ours(run.path, run.config, run.config_path, run.sets)
     torch.set_num_threads(1)
     panels = []
-    for part, chosen in found.items():
-        tests = list(map(tested, chosen))
+    for part, runs in parts.items():
+        models = list(map(evaluate_run, runs))
         if part == "reverse":
-            panels.append(reverse_panel(tests))
+            panels.append(reverse_panel(models))
         else:
-            panels.append(corpus_panel(find_config(options.pair[0]).stem, tests))
+            panels.append(corpus_panel(find_config(options.pair[0]).stem, models))
     return panels
 
 
-def asked(part: str, options: argparse.Namespace) -> list[Contestant]:
-    """A part's contestants that the options ask for."""
+def requested_runs(part: str, options: argparse.Namespace) -> list[ModelRun]:
+    """Return the runs of a part that the options ask for."""
     if part == "reverse":
         sets = with_steps(REVERSE, options.reverse_steps)
-        found = contestants(("reverse", "reverse"), sets, RECURRENT_REVERSE, options.runs)
+        runs = model_runs(("reverse", "reverse"), sets, RECURRENT_REVERSE, options.runs)
     else:
         sets = with_steps(options.set, options.steps)
-        found = contestants(options.pair, sets, (), options.runs)
-    return [each for each in found if each.name in options.only]
+        runs = model_runs(options.pair, sets, (), options.runs)
+    return [run for run in runs if run.name in options.only]
 
 
 def with_steps(sets: Sequence[str], steps: int | None) -> list[str]:
+    """Add the number of steps to settings, if one is given."""
     return [*sets] if steps is None else [*sets, f"training.steps={steps}"]
 
 
@@ -200,9 +213,9 @@ def main() -> int:
     for panel in panels:
         print_panel(panel)
     if options.json:
-        write_json(options.json, as_json(panels))
+        write_json(options.json, to_json(panels))
     if options.plot:
-        draw(panels, options.plot)
+        plot(panels, options.plot)
     return 0
 
 

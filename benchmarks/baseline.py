@@ -1,9 +1,9 @@
-"""torch.nn.Transformer with a config's sizes and recipe, as a careful user of it would train it.
+"""Train torch.nn.Transformer with the sizes and the training settings of a config.
 
-Its layers, width, heads, norm, activation and sharing are the config's, and so are batches,
-schedule, smoothing, optimizer and clipping, and where values are dropped. Its own are the initial
-weights, which are torch's, but for embeddings of N(0, 1/√D), without which shared ones do not
-learn; and the search, which reads the whole prefix again for each token.
+Dimensions, norm, activation, tying and dropout rates are the config's, and so are batches,
+learning-rate schedule, label smoothing, optimizer and clipping. Two things differ: the initial
+weights are torch's, except for embeddings of N(0, 1/√D), without which tied ones do not train; and
+the search recomputes the whole prefix for each token.
 B batch, S source, T target, N labels, V vocabulary, D width.
 """
 
@@ -21,17 +21,17 @@ from minitransformer.data.dataset import Dataset, EncodedPair
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID, PairTokenizer
 from minitransformer.errors import ConfigError, DataError
 from minitransformer.evaluation import batches_by_length
-from minitransformer.run import RunFolder, TrainerState, scheduled_steps
+from minitransformer.run import RunFolder, TrainerState, regular_checkpoints
 from minitransformer.search import top_tokens
 from minitransformer.settings import Config
 from minitransformer.training.optimizer import AdamW, learning_rate
 
 
 def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:
-    """A freshly initialised model; torch's random numbers decide."""
+    """Return a freshly initialised model."""
     shape = config.model
-    refuse_what_torch_has_not(config)
-    with warnings.catch_warnings():  # that padding is not skipped before a norm
+    require_torch_support(config)
+    with warnings.catch_warnings():  # pre-norm cannot use nested tensors
         warnings.filterwarnings("ignore", message="enable_nested_tensor is True")
         transformer = nn.Transformer(
             d_model=shape.d_model, nhead=shape.num_heads, dim_feedforward=shape.d_ff,
@@ -40,14 +40,14 @@ def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:
             activation=shape.activation, norm_first=shape.norm == "pre", bias=shape.bias,
             batch_first=True,
         )  # fmt: skip
-    # Its one setting is the rate of attention weights and of feed-forward activations as well.
+    # nn.Transformer has one rate for all dropouts; those inside the blocks have their own here.
     for layer in (*transformer.encoder.layers, *transformer.decoder.layers):
         layer.dropout.p = shape.activation_dropout
         layer.self_attn.dropout = shape.self_attention_dropout
         if isinstance(layer, nn.TransformerDecoderLayer):
             layer.multihead_attn.dropout = shape.cross_attention_dropout
     source, target = (
-        Embedding(len(side), shape.d_model, dropout=shape.dropout, longest=shape.max_length)
+        Embedding(len(side), shape.d_model, dropout=shape.dropout, max_length=shape.max_length)
         for side in (tokenizer.source, tokenizer.target)
     )
     for embedding in (source, target):
@@ -60,9 +60,10 @@ def build(config: Config, tokenizer: PairTokenizer) -> TorchModel:
     return TorchModel(source, target, transformer, head)
 
 
-def refuse_what_torch_has_not(config: Config) -> None:
+def require_torch_support(config: Config) -> None:
+    """Raise ConfigError for settings that torch.nn.Transformer or this training do not support."""
     shape, training = config.model, config.training
-    wanted = {
+    requirements = {
         "model.kind is transformer": shape.kind == "transformer",
         "model.norm is pre or post": shape.norm != "none",
         "model.d_ff is not 0": shape.d_ff > 0,
@@ -77,11 +78,12 @@ def refuse_what_torch_has_not(config: Config) -> None:
             training.init_from or training.trainable
         ),
     }
-    if missing := [words for words, is_so in wanted.items() if not is_so]:
-        raise ConfigError(f"torch.nn.Transformer can be compared where {'; '.join(missing)}")
+    if unmet := [name for name, is_met in requirements.items() if not is_met]:
+        raise ConfigError(f"torch.nn.Transformer can only be compared if {'; '.join(unmet)}")
 
 
 def summed_loss(model: TorchModel, batch: Batch, label_smoothing: float) -> Tensor:
+    """Return the cross-entropy summed over the labels of a batch."""
     is_label = batch.target_output != PAD_ID  # [B, T]
     memory = model.encode(batch.source)  # [B, S, D]
     states = model.decode(batch.target_input, memory, batch.source)[is_label]  # [N, D]
@@ -91,8 +93,8 @@ def summed_loss(model: TorchModel, batch: Batch, label_smoothing: float) -> Tens
     )
 
 
-class Training:
-    """A run of it in a folder, which goes on where it was stopped."""
+class BaselineTrainer:
+    """Trains the baseline in a run folder, and resumes an interrupted run."""
 
     def __init__(self, config: Config, run: RunFolder, dataset: Dataset) -> None:
         self.config, self.settings = config, config.training
@@ -120,22 +122,24 @@ class Training:
         self.optimizer.load(checkpoint.optimizer)
         self.stream.move_to(epoch=self.state.epoch, index=self.state.batch_index)
 
-    def run(self) -> None:
+    def fit(self) -> None:
         """Train to the last step."""
         while self.state.step < self.settings.steps:
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             self.step()
-            self.state.seconds += time.perf_counter() - began
-            if scheduled_steps([self.state.step], self.config):
+            self.state.seconds += time.perf_counter() - start_time
+            if regular_checkpoints([self.state.step], self.config):
                 self.save()
         self.model.eval()
 
     def step(self) -> None:
+        """Take one optimizer step."""
         settings, number = self.settings, self.state.step + 1
         self.model.train()
         batches = [self.stream.next() for _ in range(settings.gradient_accumulation)]
         tokens = sum(batch.num_target_tokens for batch in batches)
-        torch.manual_seed(fold_in(settings.seed, number))  # no random state needs saving
+        # A seed for each step, so that resuming needs no saved random state.
+        torch.manual_seed(fold_in(settings.seed, number))
         for batch in batches:
             (summed_loss(self.model, batch, settings.label_smoothing) / tokens).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or float("inf"))
@@ -144,29 +148,30 @@ class Training:
         self.state.epoch, self.state.batch_index = self.stream.epoch, self.stream.index
 
     def save(self) -> None:
-        self.run_folder.save(
+        """Save a checkpoint."""
+        self.run_folder.save_checkpoint(
             self.state, model_tensors(self.model), self.optimizer.state, self.config
         )
 
 
 def translate(
-    model: TorchModel, sources: list[list[int]], start_id: int, limit: int, batch_size: int
+    model: TorchModel, sources: list[list[int]], start_id: int, max_length: int, batch_size: int
 ) -> list[list[int]]:
-    """Greedy translations without their <EOS>, similar lengths together."""
+    """Return greedy translations without <EOS>, from batches of similar length."""
     translations: dict[int, list[int]] = {}
-    for places in batches_by_length([EncodedPair(ids, []) for ids in sources], batch_size):
-        rows = greedy(model, pad([sources[place] for place in places]), start_id, limit)
-        translations.update(zip(places, rows, strict=True))
-    return [translations[place] for place in range(len(sources))]
+    for indices in batches_by_length([EncodedPair(ids, []) for ids in sources], batch_size):
+        rows = greedy(model, pad([sources[index] for index in indices]), start_id, max_length)
+        translations.update(zip(indices, rows, strict=True))
+    return [translations[index] for index in range(len(sources))]
 
 
 @torch.inference_mode()
-def greedy(model: TorchModel, source: Tensor, start_id: int, limit: int) -> list[list[int]]:
-    """The whole prefix is read for each token, until every row has its <EOS> or is too long."""
+def greedy(model: TorchModel, source: Tensor, start_id: int, max_length: int) -> list[list[int]]:
+    """Decode greedily, without a cache, until each row has an <EOS> or the maximum length."""
     memory = model.encode(source)  # [B, S, D]
     target = torch.full((len(source), 1), start_id)  # [B, T]
     is_done = torch.zeros(len(source), dtype=torch.bool)
-    while target.shape[1] <= limit and not is_done.all():
+    while target.shape[1] <= max_length and not is_done.all():
         logits = model.generator(model.decode(target, memory, source)[:, -1])  # [B, V]
         ids = top_tokens(logits, 1)[1][:, 0].masked_fill(is_done, PAD_ID)
         is_done |= ids == EOS_ID

@@ -1,8 +1,8 @@
-"""Decoding speed beside other implementations: python -m benchmarks.decoding [--beam 5]
+"""Compare decoding speed with other implementations: python -m benchmarks.decoding [--beam 5]
 
-Greedy or beam translation of the same sentences into 14 tokens each, one thread, in turns.
-CTranslate2 gets this project's own weights, through `minitransformer.export`, and must say the
-same words.
+All translate the same sentences into 14 tokens each, greedily or with a beam, on one thread, in
+interleaved rounds. CTranslate2 gets this project's own weights, through `minitransformer.export`,
+and should give the same translations.
 """
 
 import argparse
@@ -14,10 +14,16 @@ from pathlib import Path
 import torch
 
 from benchmarks.decoding_peers import CTranslate2Decoder, Decoder, installed_decoders
-from benchmarks.measuring import interleaved, print_table, ratios, with_quartiles, write_json
+from benchmarks.measuring import (
+    format_quartiles,
+    interleaved_rates,
+    print_table,
+    speedups,
+    write_json,
+)
 from benchmarks.ours import model_config, new_model
-from benchmarks.peers import why_not
-from benchmarks.workload import SIZES, VOCABULARY, Size, sources
+from benchmarks.peers import import_error
+from benchmarks.workload import SIZES, VOCAB_SIZE, Size, random_sources
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS
 from minitransformer.export import write_ctranslate2
@@ -26,11 +32,11 @@ from minitransformer.search import SearchConfig, translate_ids
 
 STEPS = 14
 OURS = "ours"
-TOKENS = [*SPECIALS, *(f"word{number}" for number in range(VOCABULARY - len(SPECIALS)))]
+TOKENS = [*SPECIALS, *(f"word{number}" for number in range(VOCAB_SIZE - len(SPECIALS)))]
 
 
 class OurDecoder:
-    """This project's search, as it scores a split."""
+    """This project's search, as evaluation uses it."""
 
     def __init__(self, model: Transformer, beam: int) -> None:
         self.name = OURS
@@ -45,25 +51,26 @@ class OurDecoder:
 
 
 def decoders(size: Size, folder: Path, beam: int) -> dict[str, Decoder]:
-    """Ours, CTranslate2 with the same weights, and the others with random ones."""
+    """Build our decoder, CTranslate2 with the same weights, and the others with random ones."""
     config = model_config(size)
     torch.manual_seed(1)
     model = new_model(config).eval()
-    with torch.no_grad():  # a logit of 0 is never the highest of so many: all say equally much
+    with torch.no_grad():  # a logit of 0 is never the highest: no <EOS> before the last step
         model.head.weight[[PAD_ID, BOS_ID, EOS_ID]] = 0
-    chosen: dict[str, Decoder] = {OURS: OurDecoder(model, beam)}
-    if not why_not(("ctranslate2",)):
+    built: dict[str, Decoder] = {OURS: OurDecoder(model, beam)}
+    if not import_error(("ctranslate2",)):
         for kind, quantization in (("float32", None), ("int8", "int8")):
-            place = folder / f"{size.d_model}-{kind}"
-            write_ctranslate2(model, config, TOKENS, TOKENS, place, quantization)
-            decoder = CTranslate2Decoder(place, TOKENS, compute_type=kind, beam=beam)
-            chosen[f"CTranslate2 {kind}"] = decoder
-    return chosen | {name: build(size, beam) for name, build in installed_decoders(beam)[0].items()}
+            path = folder / f"{size.d_model}-{kind}"
+            write_ctranslate2(model, config, TOKENS, TOKENS, path, quantization)
+            decoder = CTranslate2Decoder(path, TOKENS, compute_type=kind, beam=beam)
+            built[f"CTranslate2 {kind}"] = decoder
+    return built | {name: build(size, beam) for name, build in installed_decoders(beam)[0].items()}
 
 
-def turn(decoder: Decoder, sentences: list[list[int]], batch: int) -> int:
-    for start in range(0, len(sentences), batch):
-        decoder.decode(sentences[start : start + batch], STEPS)
+def decode_all(decoder: Decoder, sentences: list[list[int]], batch_size: int) -> int:
+    """Decode sentences in batches, and return their number."""
+    for start in range(0, len(sentences), batch_size):
+        decoder.decode(sentences[start : start + batch_size], STEPS)
     return len(sentences)
 
 
@@ -71,46 +78,55 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--beam", type=int, default=1)
-    parser.add_argument("--json", help="a file for all numbers")
+    parser.add_argument("--json", help="write all numbers to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name, why in installed_decoders(options.beam)[1].items():
-        print(f"left out: {name} ({why})")
-    found = {}
+    for name, reason in installed_decoders(options.beam)[1].items():
+        print(f"skipped: {name} ({reason})")
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in SIZES.values():
-            chosen = decoders(size, Path(folder), options.beam)
-            sentences = sorted(sources(256, seed=3), key=len)
-            compare_words(chosen, sentences[::16])
-            for batch, count in ((64, 256), (1, 24)):
-                turns: dict[str, Callable[[], int]] = {
-                    name: functools.partial(turn, decoder, sentences[:: 256 // count], batch)
-                    for name, decoder in chosen.items()
+            built = decoders(size, Path(folder), options.beam)
+            sentences = sorted(random_sources(256, seed=3), key=len)
+            compare_translations(built, sentences[::16])
+            for batch_size, count in ((64, 256), (1, 24)):
+                sample = sentences[:: 256 // count]
+                workloads: dict[str, Callable[[], int]] = {
+                    name: functools.partial(decode_all, decoder, sample, batch_size)
+                    for name, decoder in built.items()
                 }
-                title = f"{size.name}, {f'batches of {batch}' if batch > 1 else 'one at a time'}"
-                found[title] = show(title, turns, options.rounds)
+                batches = f"batches of {batch_size}" if batch_size > 1 else "one at a time"
+                title = f"{size.name}, {batches}"
+                results[title] = measure(title, workloads, options.rounds)
     if options.json:
-        write_json(options.json, {"sentences per second": found})
+        write_json(options.json, {"sentences per second": results})
 
 
-def compare_words(chosen: dict[str, Decoder], sentences: list[list[int]]) -> None:
-    """The same weights say the same words."""
-    if other := chosen.get("CTranslate2 float32"):
-        ours, theirs = (each.decode(sentences, STEPS) for each in (chosen[OURS], other))
-        same = sum(map(list.__eq__, ours, theirs))
-        print(f"\nours and CTranslate2 float32 say the same: {same} of {len(sentences)}")
+def compare_translations(built: dict[str, Decoder], sentences: list[list[int]]) -> None:
+    """Print how many translations of ours and of CTranslate2 with the same weights are equal."""
+    if other := built.get("CTranslate2 float32"):
+        ours, theirs = (each.decode(sentences, STEPS) for each in (built[OURS], other))
+        equal = sum(map(list.__eq__, ours, theirs))
+        print(f"\nours and CTranslate2 float32 agree on {equal} of {len(sentences)} translations")
 
 
-def show(title: str, turns: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    for each in turns.values():
-        each()  # what happens once only is not counted
-    rates = interleaved(turns, rounds)
+def measure(
+    title: str, workloads: dict[str, Callable[[], int]], rounds: int
+) -> dict[str, list[float]]:
+    """Measure sentences per second, print them as a table, and return them."""
+    for workload in workloads.values():
+        workload()  # a warm-up
+    rates = interleaved_rates(workloads, rounds)
     print(f"\n{title}, sentences a second, median (quartiles) of {rounds}:\n")
     print_table(
-        ("", "sentences a second", "ours is so many times as fast"),
+        ("", "sentences a second", "ours, times as fast"),
         (
-            (name, with_quartiles(rates[name], 0), with_quartiles(ratios(rates, OURS, name), 2))
-            for name in turns
+            (
+                name,
+                format_quartiles(rates[name], 0),
+                format_quartiles(speedups(rates, OURS, name), 2),
+            )
+            for name in workloads
         ),
     )
     return rates

@@ -1,6 +1,7 @@
-"""Other people's decoders, with random weights of the same sizes, from their own packages.
+"""Decode with other projects' models, from their own packages, with random weights.
 
-They never choose <EOS>, so that all say equally much. B batch, S source, T target, V vocabulary.
+None of them ever chooses <EOS>, so that all translations are of the same length.
+B batch, S source, T target, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,14 +10,14 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks.peers import PEERS, joey_model, marian_model, tutorial_model, why_not
+from benchmarks.peers import PEERS, import_error, joey_model, marian_model, tutorial_model
 from benchmarks.workload import Size
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 class Decoder(Protocol):
-    """Says exactly `steps` tokens for each source, all sources in one batch."""
+    """Generates exactly `steps` tokens for each source; the sources are one batch."""
 
     name: str
 
@@ -24,7 +25,7 @@ class Decoder(Protocol):
 
 
 class TutorialDecoder:
-    """torch.nn.Transformer in the tutorial's loop, which reads the whole prefix for each token."""
+    """torch.nn.Transformer in the tutorial's loop, which recomputes the prefix for each token."""
 
     def __init__(self, size: Size, beam: int) -> None:
         assert beam == 1
@@ -45,12 +46,12 @@ class TutorialDecoder:
 
 
 class MarianDecoder:
-    """Hugging Face's generate(), with its cache of keys and values."""
+    """Hugging Face's generate() with its key-value cache."""
 
     def __init__(self, size: Size, beam: int) -> None:
         self.name = "Hugging Face MarianMT"
         self.model = marian_model(size).eval()
-        with torch.no_grad():  # a logit of 0 is never the highest: cheaper than forbidding it
+        with torch.no_grad():  # a logit of 0 is never the highest; masking would cost time
             self.model.model.shared.weight[[PAD_ID, BOS_ID, EOS_ID]] = 0
         self.beam = beam
 
@@ -69,7 +70,7 @@ class MarianDecoder:
 
 
 class JoeyDecoder:
-    """JoeyNMT's own search, greedy or with a beam; it has no cache."""
+    """JoeyNMT's own greedy or beam search, which has no cache."""
 
     def __init__(self, size: Size, beam: int) -> None:
         self.name = "JoeyNMT"
@@ -88,7 +89,7 @@ class JoeyDecoder:
             src_length=is_source.sum(dim=1),
             src_mask=is_source[:, None],
         )
-        request: dict[str, Any] = {
+        options: dict[str, Any] = {
             "model": self.model,
             "encoder_output": memory,
             "encoder_hidden": hidden,
@@ -97,14 +98,14 @@ class JoeyDecoder:
             "min_output_length": steps,
         }
         if self.beam == 1:
-            target, *_ = greedy(**request)
+            target, *_ = greedy(**options)
         else:
-            target, *_ = beam_search(**request, beam_size=self.beam, alpha=1.0, n_best=1)
+            target, *_ = beam_search(**options, beam_size=self.beam, alpha=1.0, n_best=1)
         return target.tolist()
 
 
 class CTranslate2Decoder:
-    """A folder of weights in CTranslate2's format, whose vocabulary is `tokens`."""
+    """CTranslate2 with a folder of exported weights, whose vocabulary is `tokens`."""
 
     def __init__(
         self,
@@ -128,7 +129,8 @@ class CTranslate2Decoder:
 
     def decode(self, sources: list[list[int]], steps: int) -> list[list[int]]:
         results = self.translator.translate_batch(
-            [[self.tokens[id] for id in source[:-1]] for source in sources],  # it adds the <EOS>
+            # CTranslate2 adds the <EOS> itself.
+            [[self.tokens[id] for id in source[:-1]] for source in sources],
             beam_size=self.beam,
             min_decoding_length=steps,
             max_decoding_length=steps,
@@ -146,9 +148,9 @@ DECODERS: dict[str, Callable[[Size, int], Decoder]] = {
 def installed_decoders(
     beam: int,
 ) -> tuple[dict[str, Callable[[Size, int], Decoder]], dict[str, str]]:
-    """The decoders that build their own weights, and why the others cannot."""
-    reasons = {name: why_not(PEERS[name].modules) for name in DECODERS}
+    """Return the decoders that can be built, and why the others cannot."""
+    reasons = {name: import_error(PEERS[name].modules) for name in DECODERS}
     if beam > 1:
-        reasons["torch.nn.Transformer"] = "its tutorial has no beam"
+        reasons["torch.nn.Transformer"] = "its tutorial has no beam search"
     usable = {name: build for name, build in DECODERS.items() if not reasons[name]}
     return usable, {name: reason for name, reason in reasons.items() if reason}

@@ -1,8 +1,8 @@
-"""What TensorBoard's pictures cost: python -m benchmarks.drawing
+"""Measure the time that TensorBoard's images take: python -m benchmarks.drawing
 
-The time that a run spends on TensorBoard at an evaluation, beside that of the evaluation itself:
-for tiny.yaml, and for a model of 4+4 layers, 128 wide, with 4 heads, on sequences of up to 20
-letters, or on the corpus that --set names.
+Compares the time that a run spends on TensorBoard at an evaluation with that of the evaluation
+itself: for tiny.yaml, and for a model of 4+4 layers, 128 wide, with 4 heads, on sequences of up to
+20 letters or on the corpus that --set names.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DEEP = (
 
 
 def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, int]:
-    """Median seconds of an evaluation and of what TensorBoard does then; pairs and pictures."""
+    """Return the median seconds of evaluation and of TensorBoard, and how many pairs and images."""
     with tempfile.TemporaryDirectory() as folder:
         board = TensorBoard()
         trainer = Trainer(
@@ -35,22 +35,22 @@ def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, i
             torch.device("cpu"), [board],
         )  # fmt: skip
         board.on_start(trainer)
-        eval_mode, writing = [], []
+        evaluating, writing = [], []
         for repeat in range(REPEATS + 1):
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             evaluations = trainer.evaluate_splits()
-            middle = time.perf_counter()
+            evaluated = time.perf_counter()
             trainer.state.step = repeat
             board.on_evaluation(trainer, evaluations)
-            if repeat:  # the first one warms up
-                eval_mode.append(middle - began)
-                writing.append(time.perf_counter() - middle)
+            if repeat:  # the first one is a warm-up
+                evaluating.append(evaluated - start_time)
+                writing.append(time.perf_counter() - evaluated)
         board.events.close()
         model = trainer.config.model
         layers = model.num_encoder_layers + 2 * model.num_decoder_layers
         pairs = sum(map(len, trainer.texts.values()))
     return (
-        statistics.median(eval_mode),
+        statistics.median(evaluating),
         statistics.median(writing),
         pairs,
         layers * len(board.examples),
@@ -60,7 +60,7 @@ def measure(config: str, changes: tuple[str, ...]) -> tuple[float, float, int, i
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drawing")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="another corpus for the larger model")  # fmt: skip
+                        help="settings of the larger model, such as its corpus")  # fmt: skip
     changes = tuple(parser.parse_args().set)
     print("| model | pairs | pictures | evaluation | TensorBoard | share |")
     print("|---|---|---|---|---|---|")
@@ -68,9 +68,9 @@ def main() -> None:
         ("`tiny.yaml`", "tiny.yaml", ()),
         ("4+4 layers × 128", "copy.yaml", DEEP + changes),
     ):
-        eval_mode, writing, pairs, pictures = measure(config, settings)
-        share = writing / eval_mode
-        print(f"| {name} | {pairs:,} | {pictures} | {eval_mode:.2f} s | {writing:.3f} s "
+        evaluating, writing, pairs, images = measure(config, settings)
+        share = writing / evaluating
+        print(f"| {name} | {pairs:,} | {images} | {evaluating:.2f} s | {writing:.3f} s "
               f"| {share:.1%} |")  # fmt: skip
 
 

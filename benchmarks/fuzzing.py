@@ -1,8 +1,8 @@
-"""Hostile input for the real commands: python -m benchmarks.fuzzing --minutes 10 --seed 1
+"""Run the real commands on hostile input: python -m benchmarks.fuzzing --minutes 10 --seed 1
 
-Each case is a process of its own, forked from one that has torch loaded. A traceback, a signal, a
-wrong exit code, a line too many or too few, and 30 seconds of silence are findings; each is kept
-with its files in runs/fuzzing, and `--seed N --case M` makes it again.
+Each case runs in a process of its own, forked from one that has imported torch. A traceback, a
+signal, a wrong exit code, a missing or superfluous line, and a run of 30 seconds are findings; each
+is kept with its files in runs/fuzzing, and `--seed N --case M` reproduces it.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from benchmarks.hostile import INPUTS, ROOT, SMALL, Case
+from benchmarks.hostile import FAST_RUN, INPUTS, ROOT, Case
 from benchmarks.hostile_runs import damaged_run_case
 
 KINDS = INPUTS | {"run": damaged_run_case}
-MOST_SECONDS = 30
-MOST_MEMORY = 6 * 2**30  # bytes of address space, most of which torch only reserves
+TIMEOUT = 30  # seconds
+MAX_MEMORY = 6 * 2**30  # bytes of address space, most of which torch only reserves
 PRELOADED = ("minitransformer.prompt", "minitransformer.console", "torchtext.vocab",
              "minitransformer.explain.tensorboard", "minitransformer.evaluate",
              "minitransformer.worked.documents", "minitransformer.explain.command",
@@ -33,22 +33,22 @@ PRELOADED = ("minitransformer.prompt", "minitransformer.console", "torchtext.voc
              "minitransformer.explain.page", "pyarrow.parquet", "sacrebleu")  # fmt: skip
 
 
-class Terminal(io.TextIOWrapper):
-    """A file that says that somebody sits in front of it."""
+class FakeTerminal(io.TextIOWrapper):
+    """A file that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def run_as_main(case: Case, folder: Path) -> None:
-    """In a forked process: become the command."""
+    """Run the command in this forked process, and exit with its code."""
     os.chdir(folder)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     streams = (("in", os.O_RDONLY), *((name, os.O_WRONLY | os.O_CREAT) for name in ("out", "err")))
-    for number, (name, flags) in enumerate(streams):
-        os.dup2(os.open(f".{name}", flags, 0o600), number)
-    stream = Terminal if case.is_prompt else io.TextIOWrapper
+    for descriptor, (name, flags) in enumerate(streams):
+        os.dup2(os.open(f".{name}", flags, 0o600), descriptor)
+    stream = FakeTerminal if case.is_prompt else io.TextIOWrapper
     sys.stdin = stream(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout = stream(open(1, "wb", closefd=False))  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
@@ -61,7 +61,7 @@ def run_as_main(case: Case, folder: Path) -> None:
             runpy.run_module(case.command, run_name="__main__")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # whatever comes out of a command is what is looked for
+    except BaseException:  # printed as Python does, for find_problem
         import traceback
 
         traceback.print_exc()
@@ -71,13 +71,13 @@ def run_as_main(case: Case, folder: Path) -> None:
         os._exit(code)
 
 
-def outcome(case: Case, folder: Path) -> tuple[int | None, str, str]:
-    """The exit code (None: it hung), what was printed, and what was complained."""
+def run_case(case: Case, folder: Path) -> tuple[int | None, str, str]:
+    """Return the exit code (None after a timeout), standard output and standard error."""
     (folder / ".in").write_bytes(case.stdin)
     child = os.fork()
     if not child:
         run_as_main(case, folder)
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + TIMEOUT
     code: int | None = None
     while code is None and time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -96,10 +96,10 @@ def outcome(case: Case, folder: Path) -> tuple[int | None, str, str]:
     return code, out, err
 
 
-def finding(case: Case, code: int | None, out: str, err: str) -> str:
-    """What is wrong about an outcome; nothing, if all is well."""
+def find_problem(case: Case, code: int | None, out: str, err: str) -> str:
+    """Return what is wrong with the result of a case, or "" if it is right."""
     if code is None:
-        return f"hung for {MOST_SECONDS} s"
+        return f"hung for {TIMEOUT} s"
     if "Traceback (most recent" in err:
         last = [line for line in err.splitlines() if line and not line.startswith(" ")][-1]
         return f"traceback: {last[:150]}"
@@ -107,8 +107,8 @@ def finding(case: Case, code: int | None, out: str, err: str) -> str:
         return f"ended by signal {-code}"
     if code not in case.codes:
         return f"exit code {code} instead of {' or '.join(map(str, case.codes))}: {err[-150:]}"
-    if code and "error: " not in err and "\nFAIL " not in out and not is_verdict(case, code):
-        return f"exit code {code} without a word of why: {err[-150:]}"
+    if code and "error: " not in err and "\nFAIL " not in out and not is_wrong_sheet(case, code):
+        return f"exit code {code} without an error message: {err[-150:]}"
     if not code and "\nerror: " in f"\n{err}":
         return f"exit code 0 with an error: {err[-150:]}"
     if case.lines is not None and out.count("\n") != case.lines:
@@ -116,26 +116,26 @@ def finding(case: Case, code: int | None, out: str, err: str) -> str:
     return ""
 
 
-def is_verdict(case: Case, code: int) -> bool:
-    """A sheet with a slip in it exits with 1, and the slip is what it prints."""
+def is_wrong_sheet(case: Case, code: int) -> bool:
+    """Return whether this is a sheet with a wrong number, which is reported on standard output."""
     return case.command.endswith("worked") and code == 1
 
 
 def make_runs(folder: Path) -> None:
-    """The two small runs that cases translate with, or damage."""
-    pieces = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=50", "--set",
+    """Train the two small runs that cases translate with or damage."""
+    bpe = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=50", "--set",
               "tokenizer.joint=true", "--set", "evaluation.best_metric=loss"]  # fmt: skip
-    for name, more in (("words", []), ("bpe", pieces)):
-        settings = ["--set", "model.d_model=8", "--set", "logging.tensorboard=false", *more]
-        case = Case("train.py", ["--config", "tiny.yaml", "--run", name, *SMALL, *settings])
-        code, _, err = outcome(case, folder)
+    for name, tokenizer in (("words", []), ("bpe", bpe)):
+        settings = ["--set", "model.d_model=8", "--set", "logging.tensorboard=false", *tokenizer]
+        case = Case("train.py", ["--config", "tiny.yaml", "--run", name, *FAST_RUN, *settings])
+        code, _, err = run_case(case, folder)
         assert code == 0, err
 
 
 def try_case(
     seed: int, number: int, kinds: list[str], runs: Path, findings: Path
 ) -> tuple[str, int | None, str]:
-    """Make a case and run it; returns its kind, its exit code and what is wrong with it."""
+    """Run a case, and return its kind, its exit code and what is wrong with it."""
     kind = kinds[number % len(kinds)]
     random = Random(f"{seed} {number}")
     with tempfile.TemporaryDirectory() as name:
@@ -143,8 +143,8 @@ def try_case(
         for run in ("words", "bpe"):
             shutil.copytree(runs / run, folder / run)
         case = KINDS[kind](folder, random)
-        code, out, err = outcome(case, folder)
-        problem = finding(case, code, out, err)
+        code, out, err = run_case(case, folder)
+        problem = find_problem(case, code, out, err)
         if problem:
             kept = findings / f"seed-{seed}-case-{number}"
             shutil.rmtree(kept, ignore_errors=True)
@@ -157,11 +157,11 @@ def try_case(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--cases", type=int, help="stop after so many, however long it takes")
+    parser.add_argument("--cases", type=int, help="stop after this many cases, whatever --minutes")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--case", type=int, help="make this one again")
-    parser.add_argument("--only", choices=KINDS, help="inputs of one kind")
-    parser.add_argument("--findings", type=Path, default=Path("runs/fuzzing"))
+    parser.add_argument("--case", type=int, help="reproduce the case of this number")
+    parser.add_argument("--only", choices=KINDS, help="cases of one kind")
+    parser.add_argument("--findings", type=Path, default=Path("runs/fuzzing"), help="a folder")
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     for name in PRELOADED:
@@ -191,12 +191,12 @@ def main() -> int:
                 break
     print(f"seed {options.seed}: {tried.total():,} inputs, {len(problems)} findings")
     for kind in sorted(tried):
-        ends = ", ".join(
+        counts = ", ".join(
             f"{count:,} with {code}"
-            for (of, code), count in sorted(codes.items(), key=str)
-            if of == kind
+            for (other, code), count in sorted(codes.items(), key=str)
+            if other == kind
         )
-        print(f"  {kind:10} {tried[kind]:6,} inputs, exit codes: {ends}")
+        print(f"  {kind:10} {tried[kind]:6,} inputs, exit codes: {counts}")
     return 1 if problems else 0
 
 

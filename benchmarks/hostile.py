@@ -1,7 +1,7 @@
-"""Hostile input for the commands: each case is a function of one number, to be made again at will.
+"""Generate hostile input for the commands, reproducibly from a seed.
 
 A case is a command with its arguments and standard input in a folder of files, and the exit codes
-that are right for it.
+that are correct for it.
 """
 
 import io
@@ -13,11 +13,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from minitransformer.config import load_config
+from minitransformer.errors import UserError
+from minitransformer.settings import Config
+
 ROOT = Path(__file__).parent.parent
 CONFIG = (ROOT / "configs" / "tiny.yaml").read_bytes()
 SHEETS = sorted((ROOT / "minitransformer/worked/sheets").glob("*.yaml"))
-# Whatever a config says besides, a case must be over in a moment and on one process.
-SMALL = [
+# Whatever else a config says, a case must end soon and use one process.
+FAST_RUN = [
     argument
     for setting in (
         "training.steps=3", "training.processes=1", "training.save_every=2", "evaluation.every=2",
@@ -36,22 +40,22 @@ WORDS = ["I", "go", "to", "school", "Let's", "Vamos", "pizza", "<EOS>", "<PAD>",
 
 
 class Case(NamedTuple):
-    """What is done, and what is right."""
+    """A command, its input, and what is correct for it."""
 
-    command: str  # a script, or a module's name
+    command: str  # a script or a module
     arguments: list[str]
     stdin: bytes = b""
     codes: tuple[int, ...] = (0, 1, 2)
-    lines: int | None = None  # of output, where the input decides
+    lines: int | None = None  # of output, if it is known
     is_prompt: bool = False
 
 
-def mutated(content: bytes, random: Random, most: int = 4) -> bytes:
-    """Content with a few things done to it."""
-    for _ in range(random.randint(1, most)):
-        place, size = random.randrange(len(content) + 1), random.randint(1, 40)
+def mutated(content: bytes, random: Random, max_mutations: int = 4) -> bytes:
+    """Replace, insert, delete, repeat or truncate bytes at random."""
+    for _ in range(random.randint(1, max_mutations)):
+        start, size = random.randrange(len(content) + 1), random.randint(1, 40)
         before, part, after = (
-            content[:place], content[place : place + size], content[place + size :]
+            content[:start], content[start : start + size], content[start + size :]
         )  # fmt: skip
         content = random.choice(
             [
@@ -67,43 +71,42 @@ def mutated(content: bytes, random: Random, most: int = 4) -> bytes:
 
 
 def sentence(random: Random) -> str:
-    """Words that may be known, with things between them that no sentence has."""
+    """Return words, most of which are in the vocabulary, mixed with NASTY."""
     nasty = [piece.decode("utf-8", "replace") for piece in NASTY]
     kinds = random.choices([WORDS, nasty], [7, 3], k=random.randint(0, 12))
     parts = [random.choice(kind) for kind in kinds]
     return random.choice([" ", " ", ""]).join(parts)
 
 
-def argument(text: str) -> str:
-    """Text as it can stand on a command line."""
+def as_argument(text: str) -> str:
+    """Remove what a command line cannot hold."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-def any_value(random: Random) -> Any:
+def random_value(random: Random) -> Any:
+    """Return a value of any type that JSON or YAML has."""
     return random.choice([None, True, -1, 0, 1, 7, 2**70, 1e308, float("nan"), "", "x", "../x",
                           [], [1], {}, {"a": 1}])  # fmt: skip
 
 
-def odd_number(random: Random) -> str:
+def unusual_number(random: Random) -> str:
+    """Return a number that an option may not expect, or text that is none."""
     return random.choice(["0", "1", "2", "3", "-1", "1001", "nan", "1e3", "", "x", "9" * 30, "0.5"])
 
 
 def config_case(folder: Path, random: Random) -> Case:
-    from minitransformer.config import load_config
-    from minitransformer.errors import UserError
-
+    """Return a training with a mutated config."""
     (folder / "own.yaml").write_bytes(mutated(CONFIG, random))
     try:
-        load_config(folder / "own.yaml", SMALL[1::2])
+        load_config(folder / "own.yaml", FAST_RUN[1::2])
         codes: tuple[int, ...] = (0, 1, 2)
     except UserError:
         codes = (2,)
-    return Case("train.py", ["--config", "own.yaml", *SMALL], codes=codes)
+    return Case("train.py", ["--config", "own.yaml", *FAST_RUN], codes=codes)
 
 
 def override_case(folder: Path, random: Random) -> Case:
-    from minitransformer.settings import Config
-
+    """Return a training with random values of a few settings."""
     settings = [
         (f"{section}.{key}", value)
         for section, values in asdict(Config()).items()
@@ -113,26 +116,27 @@ def override_case(folder: Path, random: Random) -> Case:
     for _ in range(random.randint(1, 3)):
         key, value = random.choice(settings)
         near = [value, value, not value, f"{value}1", [value], 1, 2, 8, 0.5, "best", "bpe", "pre"]
-        odd = random.choice([json.dumps(any_value(random)), sentence(random), "1e-4"])
-        chosen = json.dumps(random.choice(near)) if random.random() < 0.8 else odd
-        sets += ["--set", argument(f"{key}={chosen}")]
+        far = random.choice([json.dumps(random_value(random)), sentence(random), "1e-4"])
+        chosen = json.dumps(random.choice(near)) if random.random() < 0.8 else far
+        sets += ["--set", as_argument(f"{key}={chosen}")]
     if random.random() < 0.1:
-        sets += ["--set", argument(sentence(random))]
-    return Case("train.py", ["--config", "tiny.yaml", *sets, *SMALL])
+        sets += ["--set", as_argument(sentence(random))]
+    return Case("train.py", ["--config", "tiny.yaml", *sets, *FAST_RUN])
 
 
 def corpus_case(folder: Path, random: Random) -> Case:
+    """Return a training on a mutated corpus in one of the file formats."""
     pairs = [(f"I go {n}", f"Voy {n}") for n in range(12)]
     kind = random.choice(["tsv", "csv", "jsonl", "parquet", "aligned"])
-    place = f"own.{kind}"
+    path = f"own.{kind}"
     if kind == "parquet":
         import pyarrow
         import pyarrow.parquet
 
         file = io.BytesIO()
         columns = {"source": [a * 20 for a, _ in pairs], "target": [b * 20 for _, b in pairs]}
-        plain = {"compression": random.choice(["none", "snappy"]), "use_dictionary": False}
-        pyarrow.parquet.write_table(pyarrow.table(columns), file, **plain)
+        options = {"compression": random.choice(["none", "snappy"]), "use_dictionary": False}
+        pyarrow.parquet.write_table(pyarrow.table(columns), file, **options)
         content = file.getvalue()
     else:
         content = {
@@ -141,21 +145,21 @@ def corpus_case(folder: Path, random: Random) -> Case:
             "jsonl": "".join(f"{json.dumps({'source': a, 'target': b})}\n" for a, b in pairs),
             "aligned": "".join(f"{a}\n" for a, _ in pairs),
         }[kind].encode()
-    (folder / place).write_bytes(mutated(content, random, most=12))
+    (folder / path).write_bytes(mutated(content, random, max_mutations=12))
     if kind == "aligned":
         other = "".join(f"{b}\n" for _, b in pairs).encode()
         is_other_damaged = random.random() < 0.5
         (folder / "own.es").write_bytes(mutated(other, random) if is_other_damaged else other)
-        place = "[own.aligned, own.es]"
+        path = "[own.aligned, own.es]"
     more = random.choice([[], ["data.split_valid=2"], ["filters.malformed=error"],
                           ["tokenizer.kind=bpe", "tokenizer.vocab_size=9"],
-                          [f"data.valid={place}"]])  # fmt: skip
-    sets = [each for setting in (f"data.train={place}", *more) for each in ("--set", setting)]
-    return Case("train.py", ["--config", "tiny.yaml", *SMALL, *sets], codes=(0, 1))
+                          [f"data.valid={path}"]])  # fmt: skip
+    sets = [each for setting in (f"data.train={path}", *more) for each in ("--set", setting)]
+    return Case("train.py", ["--config", "tiny.yaml", *FAST_RUN, *sets], codes=(0, 1))
 
 
 def lines_case(folder: Path, random: Random) -> Case:
-    """One line out for each line in, whatever the lines are."""
+    """Return a translation of random lines, each of which must give one line of output."""
     lines = [mutated(sentence(random).encode(), random) for _ in range(random.randint(0, 9))]
     content = b"\n".join(lines) + random.choice([b"", b"\n"])
     count = content.count(b"\n") + (content != b"" and not content.endswith(b"\n"))
@@ -168,21 +172,24 @@ def lines_case(folder: Path, random: Random) -> Case:
 
 
 def options_case(folder: Path, random: Random) -> Case:
+    """Return a translation with random options."""
     names = ["--beam", "--n-best", "--average", "--step", "--precision", "--length-penalty"]
-    odd = [f"{name}={odd_number(random)}" for name in random.sample(names, random.randint(0, 3))]
+    chosen = random.sample(names, random.randint(0, 3))
+    numbers = [f"{name}={unusual_number(random)}" for name in chosen]
     forms = [["--walkthrough"], ["--walkthrough", "--full"], ["--walkthrough", "o.html"],
              ["--tokens"], ["--walkthrough", "o.json"], ["--walkthrough", "o.md"],
              ["--attention", "o.png"], ["--attention", "o.svg", "--merge-subwords"], ["--scores"],
              ["--checkpoint", "best"],
-             ["--walkthrough", "--only", argument(sentence(random))],
-             ["--walkthrough", "--expected", argument(sentence(random))]]  # fmt: skip
-    sentences = [argument(sentence(random)) for _ in range(random.randint(0, 3))]
+             ["--walkthrough", "--only", as_argument(sentence(random))],
+             ["--walkthrough", "--expected", as_argument(sentence(random))]]  # fmt: skip
+    sentences = [as_argument(sentence(random)) for _ in range(random.randint(0, 3))]
     run = ["--run", random.choice(["words", "bpe"])]
-    arguments = [*run, *odd, *random.choice(forms), "--", *sentences]
+    arguments = [*run, *numbers, *random.choice(forms), "--", *sentences]
     return Case("translate.py", arguments)
 
 
 def prompt_case(folder: Path, random: Random) -> Case:
+    """Return a dialogue of commands and sentences at the prompt."""
     commands = ["walk", "full", "attention", "why", "hide", "head", "position", "force", "reset",
                 "help", "", "quit", "nonsense"]  # fmt: skip
     lines = []
@@ -200,14 +207,16 @@ def prompt_case(folder: Path, random: Random) -> Case:
 
 
 def worked_case(folder: Path, random: Random) -> Case:
+    """Return a check of a sheet with other numbers or words, or with mutated bytes."""
     sheet = random.choice(SHEETS).read_bytes()
-    if random.random() < 0.6:  # another number, or another word, in one or two places
+    if random.random() < 0.6:
         words = re.findall(rb"[\w.]+", sheet)
         for _ in range(random.randint(1, 2)):
-            old, new = random.choice(words), random.choice([*words, odd_number(random).encode()])
+            old = random.choice(words)
+            new = random.choice([*words, unusual_number(random).encode()])
             pieces = re.split(rb"\b" + re.escape(old) + rb"\b", sheet)
-            place = random.randrange(len(pieces))
-            sheet = old.join(pieces[:place]) + new * (place > 0) + old.join(pieces[place:])
+            index = random.randrange(len(pieces))  # of the occurrence to replace; 0: none
+            sheet = old.join(pieces[:index]) + new * (index > 0) + old.join(pieces[index:])
     else:
         sheet = mutated(sheet, random)
     (folder / "own.yaml").write_bytes(sheet)
@@ -216,6 +225,7 @@ def worked_case(folder: Path, random: Random) -> Case:
 
 
 def evaluation_case(folder: Path, random: Random) -> Case:
+    """Return an evaluation on random sentences."""
     rows = "".join(f"{sentence(random)}\t{sentence(random)}\n" for _ in range(4)).encode()
     (folder / "in.tsv").write_bytes(mutated(rows, random))
     (folder / "ref.txt").write_bytes(mutated(rows, random))
@@ -223,8 +233,8 @@ def evaluation_case(folder: Path, random: Random) -> Case:
         [
             ["--split", "valid"], ["--input", "in.tsv"],
             ["--input", "in.tsv", "--references", "ref.txt"],
-            ["--input", "in.tsv", "--compare", "words"], ["--beam", odd_number(random)],
-            ["--set", argument(f"data.test={sentence(random)}")], ["--set", "data.test=in.tsv"],
+            ["--input", "in.tsv", "--compare", "words"], ["--beam", unusual_number(random)],
+            ["--set", as_argument(f"data.test={sentence(random)}")], ["--set", "data.test=in.tsv"],
         ]
     )  # fmt: skip
     run = random.choice(["words", "bpe"])

@@ -1,7 +1,7 @@
-"""What a large corpus costs to load: python -m benchmarks.large_corpus [--pairs 1000000]
+"""Measure what loading a large corpus takes: python -m benchmarks.large_corpus [--pairs 1000000]
 
-Generates sentence pairs in a folder that is thrown away afterwards, then loads them in a process of
-its own: once to read, judge and number them, and once more to see the stored copy being used.
+Generates sentence pairs in a temporary folder, then loads them in a process of its own: once to
+read, filter and encode them, and once more from the cache.
 """
 
 import argparse
@@ -15,37 +15,39 @@ from pathlib import Path
 
 import numpy
 
-WORDS = 30_000  # different ones on each side, drawn by Zipf's law
+VOCAB_SIZE = 30_000  # of each side, drawn by Zipf's law
 MEAN_LENGTH = 10
 
 
 def generate(path: Path, pairs: int) -> None:
-    """Sentences of 1 to 30 words; the target has a word for each word of the source."""
+    """Write pairs of 1 to 30 words; the target has one word for each word of the source."""
     random = numpy.random.RandomState(1)
-    chances = 1 / numpy.arange(1, WORDS + 1)
-    sources = [f"word{number}" for number in range(WORDS)]
-    targets = [f"palabra{number}" for number in range(WORDS)]
+    weights = 1 / numpy.arange(1, VOCAB_SIZE + 1)
+    sources = [f"word{number}" for number in range(VOCAB_SIZE)]
+    targets = [f"palabra{number}" for number in range(VOCAB_SIZE)]
     with path.open("w", encoding="utf-8") as file:
         for start in range(0, pairs, 10_000):
             lengths = random.poisson(MEAN_LENGTH, size=min(10_000, pairs - start)).clip(1, 30)
-            ids = random.choice(WORDS, size=lengths.sum(), p=chances / chances.sum())
+            ids = random.choice(VOCAB_SIZE, size=lengths.sum(), p=weights / weights.sum())
             for sentence in numpy.split(ids, lengths.cumsum()[:-1]):
                 source = " ".join(sources[id] for id in sentence)
                 file.write(f"{source}\t{' '.join(targets[id] for id in sentence)}\n")
 
 
 def peak_bytes() -> int:
+    """Return this process's peak resident memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def current_bytes() -> int:
+    """Return this process's resident memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize()
 
 
 def load(source: str, cache: str, kind: str) -> dict[str, float]:
-    """Load a corpus as train.py does, and tell what that took."""
-    import torchtext.vocab  # noqa: F401 - loaded before, so as not to be counted as the corpus
+    """Load a corpus as train.py does, and return the time and memory of that."""
+    import torchtext.vocab  # noqa: F401 - imported first, so that its memory is not counted
 
     from minitransformer.data.batching import BatchStream
     from minitransformer.data.dataset import prepare_dataset
@@ -57,12 +59,12 @@ def load(source: str, cache: str, kind: str) -> dict[str, float]:
             kind=kind, vocab_size=8000 * (kind == "bpe"), joint=kind == "bpe"
         ),
     )
-    libraries = current_bytes()
-    began = time.perf_counter()
+    before = current_bytes()
+    start_time = time.perf_counter()
     dataset = prepare_dataset(config)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_time
     train = dataset.encoded["train"]
-    loaded, peak = current_bytes() - libraries, peak_bytes() - libraries
+    loaded, peak = current_bytes() - before, peak_bytes() - before
     stream = BatchStream(train, batch_tokens=4000, seed=1, start_id=dataset.tokenizer.start_id)
     for _ in stream.order:
         stream.next()
@@ -72,11 +74,12 @@ def load(source: str, cache: str, kind: str) -> dict[str, float]:
         "ids": sum(each.nbytes for side in (train.sources, train.targets) for each in side),
         "loaded": loaded,
         "peak": peak,
-        "epoch": current_bytes() - libraries,
+        "epoch": current_bytes() - before,
     }
 
 
-def in_a_process(*arguments: str) -> dict[str, float]:
+def load_in_subprocess(*arguments: str) -> dict[str, float]:
+    """Run `load` in a process of its own."""
     result = subprocess.run(
         [sys.executable, "-m", "benchmarks.large_corpus", "--load", *arguments],
         capture_output=True, text=True, check=True,
@@ -100,12 +103,12 @@ def main() -> None:
         generate(Path(folder) / "pairs.tsv", options.pairs)
         for kind in ("words", "bpe"):
             for title in ("first time", "again"):
-                found = in_a_process(f"{folder}/pairs.tsv", f"{folder}/cache", kind)
-                pairs = found["pairs"]
+                measured = load_in_subprocess(f"{folder}/pairs.tsv", f"{folder}/cache", kind)
+                pairs = measured["pairs"]
                 print(
-                    f"| {kind} | {title} | {pairs / found['seconds']:,.0f} "
-                    f"| {found['ids'] / pairs:.0f} | {found['loaded'] / pairs:.0f} "
-                    f"| {found['peak'] / pairs:.0f} | {found['epoch'] / pairs:.0f} |",
+                    f"| {kind} | {title} | {pairs / measured['seconds']:,.0f} "
+                    f"| {measured['ids'] / pairs:.0f} | {measured['loaded'] / pairs:.0f} "
+                    f"| {measured['peak'] / pairs:.0f} | {measured['epoch'] / pairs:.0f} |",
                     flush=True,
                 )
 

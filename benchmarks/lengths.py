@@ -1,7 +1,7 @@
-"""How copying and reversing go beyond the lengths trained on: python -m benchmarks.lengths
+"""Test copying and reversing beyond the lengths of training: python -m benchmarks.lengths
 
-Trains copy.yaml and reverse.yaml with every position encoding by the command that a user types, and
-then translates 200 new sequences of each length up to one and a half times the longest.
+Trains copy.yaml and reverse.yaml with every positional encoding by train.py, and then translates
+200 new sequences of each length, up to one and a half times the longest in training.
 """
 
 import argparse
@@ -18,47 +18,49 @@ from minitransformer import Translator
 from minitransformer.data.toy_tasks import TASKS, pairs_of_length
 
 ROOT = Path(__file__).parent.parent
-COMPARED = ("copy", "reverse")
-POSITIONS = ("sinusoidal", "learned", "rotary", "none")
-PAIRS = 200  # of each length
+TASK_NAMES = ("copy", "reverse")
+ENCODINGS = ("sinusoidal", "learned", "rotary", "none")
+PAIRS_PER_LENGTH = 200
 
 
 class Result(NamedTuple):
     task: str
-    position: str
-    test: float
+    encoding: str
+    test_exact: float
     minutes: float
-    by_length: dict[int, float]
+    exact_by_length: dict[int, float]
 
 
-def train_and_measure(task: str, position: str, folder: Path, settings: list[str]) -> Result:
-    run = folder / f"{task}-{position}"
-    changes = [f"model.positional_encoding={position}", *settings]
-    command(
+def train_and_test(task: str, encoding: str, folder: Path, settings: list[str]) -> Result:
+    """Train a task with a positional encoding, and measure its exact matches."""
+    run = folder / f"{task}-{encoding}"
+    changes = [f"model.positional_encoding={encoding}", *settings]
+    run_python(
         ROOT / "train.py", "--config", f"{task}.yaml", "--run", run,
         *(argument for change in changes for argument in ("--set", change)),
     )  # fmt: skip
-    test = re.search(r"exact_match +([\d.]+)", command("-m", "minitransformer.evaluate", run))
+    test = re.search(r"exact_match +([\d.]+)", run_python("-m", "minitransformer.evaluate", run))
     rows = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     seconds = re.search(r'"seconds": ([\d.]+)', rows[-1])
     assert test
     assert seconds
     by_length = exact_by_length(Translator.load(run), task)
-    return Result(task, position, float(test[1]), float(seconds[1]) / 60, by_length)
+    return Result(task, encoding, float(test[1]), float(seconds[1]) / 60, by_length)
 
 
 def exact_by_length(translator: Translator, task: str) -> dict[int, float]:
-    """The share of new sequences that come out exactly, up to half as long again as trained on."""
+    """Return the share of exact translations of new sequences of each length."""
     by_length = {}
     for length in range(1, TASKS[task].max_length * 3 // 2 + 1):
-        pairs = pairs_of_length(task, length, PAIRS, seed=length)
+        pairs = pairs_of_length(task, length, PAIRS_PER_LENGTH, seed=length)
         translations = translator.translate([source for source, _ in pairs])
-        right = [each.text == pair[1] for each, pair in zip(translations, pairs, strict=True)]
-        by_length[length] = sum(right) / len(right)
+        is_exact = [each.text == pair[1] for each, pair in zip(translations, pairs, strict=True)]
+        by_length[length] = sum(is_exact) / len(is_exact)
     return by_length
 
 
-def command(*arguments: object) -> str:
+def run_python(*arguments: object) -> str:
+    """Run Python with these arguments, and return its output."""
     result = subprocess.run(
         [sys.executable, *map(str, arguments)],
         capture_output=True, text=True, encoding="utf-8", check=True,
@@ -68,37 +70,37 @@ def command(*arguments: object) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, help="where to keep the runs (default: nowhere)")
+    parser.add_argument("--runs", type=Path, help="keep the runs in this folder")
     parser.add_argument("--data", type=Path, help="a folder with TASK/{train,valid,test}.tsv "
-                        "to take instead of generated pairs")  # fmt: skip
+                        "to use instead of generated pairs")  # fmt: skip
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        asked = [
-            (task, position, options.runs or Path(folder), files(options.data, task))
-            for task in COMPARED
-            for position in POSITIONS
+        jobs = [
+            (task, encoding, options.runs or Path(folder), data_settings(options.data, task))
+            for task in TASK_NAMES
+            for encoding in ENCODINGS
         ]
-        results = list(pool.map(lambda each: train_and_measure(*each), asked))
-    for task in COMPARED:
+        results = list(pool.map(lambda job: train_and_test(*job), jobs))
+    for task in TASK_NAMES:
         longest = TASKS[task].max_length
         beyond = range(longest + 1, longest * 3 // 2 + 1)
         print(f"\n| {task}: position | test exact | minutes | 1 to {longest} | "
               + " | ".join(map(str, beyond)) + " |")  # fmt: skip
         print("|---|" + "---|" * (3 + len(beyond)))
         for result in (each for each in results if each.task == task):
-            seen = [result.by_length[length] for length in range(1, longest + 1)]
-            cells = [f"{result.by_length[length]:.0%}" for length in beyond]
+            within = [result.exact_by_length[length] for length in range(1, longest + 1)]
+            cells = [f"{result.exact_by_length[length]:.0%}" for length in beyond]
             print(
-                f"| {result.position} | {result.test:.1%} | {result.minutes:.1f} "
-                f"| {sum(seen) / len(seen):.1%} | " + " | ".join(cells) + " |"
+                f"| {result.encoding} | {result.test_exact:.1%} | {result.minutes:.1f} "
+                f"| {sum(within) / len(within):.1%} | " + " | ".join(cells) + " |"
             )
 
 
-def files(data: Path | None, task: str) -> list[str]:
+def data_settings(data: Path | None, task: str) -> list[str]:
+    """Return the settings that take a task's pairs from a folder, if one is given."""
     if data is None:
         return []
-    names = {"source": "train", "valid": "valid", "test": "test"}
-    return [f"data.{key}={data / task / name}.tsv" for key, name in names.items()]
+    return [f"data.{split}={data / task / split}.tsv" for split in ("train", "valid", "test")]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How near a training step comes to the processor's limit: python -m benchmarks.limit [--rounds 7]
+"""Compare training steps with the processor's limit: python -m benchmarks.limit [--rounds 7]
 
-The limit is the time that a step's matrix products take by themselves, measured in the same shapes
-and by as many processes of one thread; all else (softmax, norms, dropout, copying, Python, the
-optimizer, the exchange between processes) comes on top.
+The limit is the time that a step's matrix products take alone, in the same shapes and in as many
+single-threaded processes. All else (softmax, norms, dropout, copies, Python, the optimizer, the
+all-reduce) comes on top.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.measuring import interleaved, print_table, quartiles, write_json
-from benchmarks.ours import Team, ask, start
-from benchmarks.workload import SIZES, VOCABULARY, Size, bucketed_batches
+from benchmarks.measuring import interleaved_rates, print_table, quartiles, speedups, write_json
+from benchmarks.ours import WorkerPool, request, start_processes
+from benchmarks.workload import SIZES, VOCAB_SIZE, Size, bucketed_batches
 from minitransformer.model.loss import LOGITS_PER_CHUNK
 
 CORES = os.cpu_count() or 1
@@ -25,51 +25,52 @@ BATCHES = 6
 
 
 class Product(NamedTuple):
-    """`times` products of `batch` matrices [rows, inner] with as many [inner, columns]."""
+    """`count` products [batch, rows, inner] @ [batch, inner, columns]."""
 
     batch: int
     rows: int
     inner: int
     columns: int
-    times: int
+    count: int
 
     @property
     def flops(self) -> int:
-        return 2 * self.batch * self.rows * self.inner * self.columns * self.times
+        """Return the floating-point operations of all products."""
+        return 2 * self.batch * self.rows * self.inner * self.columns * self.count
 
 
 def forward_products(size: Size, rows: int, width: int, labels: int) -> list[Product]:
-    """The products of a forward pass over `rows` sentences a side of `width` tokens."""
-    tokens, d, pieces = rows * width, size.d_model, rows * size.heads
-    chunk = max(1, LOGITS_PER_CHUNK["cpu"] // VOCABULARY)
+    """Return the products of a forward pass over `rows` pairs of sentences of `width` tokens."""
+    tokens, d, heads = rows * width, size.d_model, rows * size.heads
+    chunk = max(1, LOGITS_PER_CHUNK["cpu"] // VOCAB_SIZE)
     attentions = 3 * size.layers  # encoder, decoder, cross
-    chunks = [Product(1, chunk, d, VOCABULARY, labels // chunk)] if labels >= chunk else []
+    chunks = [Product(1, chunk, d, VOCAB_SIZE, labels // chunk)] if labels >= chunk else []
     return [
         Product(1, tokens, d, d, 4 * attentions),
         Product(1, tokens, d, size.d_ff, 2 * size.layers),
         Product(1, tokens, size.d_ff, d, 2 * size.layers),
-        Product(pieces, width, d // size.heads, width, attentions),
-        Product(pieces, width, width, d // size.heads, attentions),
+        Product(heads, width, d // size.heads, width, attentions),
+        Product(heads, width, width, d // size.heads, attentions),
         *chunks,
-        Product(1, labels % chunk, d, VOCABULARY, 1),
+        Product(1, labels % chunk, d, VOCAB_SIZE, 1),
     ]
 
 
 def step_products(size: Size, rows: int, width: int, labels: int) -> list[Product]:
-    """Forward, and for each product the two that make its gradients."""
+    """Return the products of the forward pass, and for each the two that give its gradients."""
     forward = forward_products(size, rows, width, labels)
     return [
         *forward,
-        *(Product(each.batch, each.rows, each.columns, each.inner, each.times) for each in forward),
-        *(Product(each.batch, each.inner, each.rows, each.columns, each.times) for each in forward),
+        *(Product(each.batch, each.rows, each.columns, each.inner, each.count) for each in forward),
+        *(Product(each.batch, each.inner, each.rows, each.columns, each.count) for each in forward),
     ]
 
 
 class Gemms:
-    """Does nothing but the products of one process's part of some training steps."""
+    """The matrix products of one rank's share of some training steps."""
 
     def __init__(self, size: Size, processes: int) -> None:
-        self.work: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self.products: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self.tokens, self.flops = 0, 0
         for batch in bucketed_batches(BATCHES):
             rows, width = batch.target_output.shape
@@ -79,47 +80,45 @@ class Gemms:
                 right = torch.randn(product.batch, product.inner, product.columns)
                 if product.batch == 1:
                     left, right = left[0], right[0]
-                self.work.append((left, right, product.times))
+                self.products.append((left, right, product.count))
                 self.flops += product.flops
             self.tokens += batch.num_target_tokens
 
     def run(self) -> int:
-        for left, right, times in self.work:
-            for _ in range(times):
+        """Compute all products, and return the target tokens of the steps."""
+        for left, right, count in self.products:
+            for _ in range(count):
                 torch.matmul(left, right)
         return self.tokens
 
 
-def work(line: Connection, size: Size, processes: int) -> None:
-    """Multiply whenever asked."""
+def run_gemms(connection: Connection, size: Size, processes: int) -> None:
+    """Compute the products whenever a message asks for them."""
     torch.set_num_threads(1)
     gemms = Gemms(size, processes)
-    line.send("ready")
+    connection.send("ready")
     with contextlib.suppress(EOFError):
-        while line.recv():  # until nobody holds the other end
-            line.send(gemms.run())
+        while connection.recv():  # until the parent's end is closed
+            connection.send(gemms.run())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", help="a file for all numbers")
+    parser.add_argument("--json", help="write all numbers to this file")
     options = parser.parse_args()
-    rows, found = [], {}
+    rows, results = [], {}
     for size in SIZES.values():
-        multiplying = start(CORES, lambda rank, size=size: (work, size, CORES))
-        training, flops = Team(size, CORES), CORES * Gemms(size, CORES).flops
-        turns: dict[str, Callable[[], int]] = {
-            "products alone": functools.partial(ask, multiplying, True),
-            "training": functools.partial(training.train, 0, BATCHES),
+        gemm_processes = start_processes(CORES, lambda rank, size=size: (run_gemms, size, CORES))
+        trainers, flops = WorkerPool(size, CORES), CORES * Gemms(size, CORES).flops
+        workloads: dict[str, Callable[[], int]] = {
+            "products alone": functools.partial(request, gemm_processes, True),
+            "training": functools.partial(trainers.train, 0, BATCHES),
         }
-        for turn in turns.values():
-            turn()
-        rates = found[size.name] = interleaved(turns, options.rounds)
-        shares = [
-            ours / limit
-            for ours, limit in zip(rates["training"], rates["products alone"], strict=True)
-        ]
+        for workload in workloads.values():
+            workload()  # a warm-up
+        rates = results[size.name] = interleaved_rates(workloads, options.rounds)
+        shares = speedups(rates, "training", "products alone")
         tokens = sum(batch.num_target_tokens for batch in bucketed_batches(BATCHES))
         medians = {name: quartiles(values)[1] for name, values in rates.items()}
         first, share, third = quartiles(shares)
@@ -139,7 +138,7 @@ def main() -> None:
         rows,
     )  # fmt: skip
     if options.json:
-        write_json(options.json, {"tokens per second": found})
+        write_json(options.json, {"tokens per second": results})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the speed benchmarks share: contestants in turns, paired ratios, tables and JSON."""
+"""Measure speeds in interleaved rounds, and write them as Markdown tables and JSON."""
 
 import json
 import os
@@ -13,45 +13,48 @@ from typing import Any
 import torch
 
 
-def interleaved(contestants: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    """What each contestant does in a second, round by round; it returns how much it did."""
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    names, random = list(contestants), Random(1)
+def interleaved_rates(
+    workloads: dict[str, Callable[[], int]], rounds: int
+) -> dict[str, list[float]]:
+    """Return the units per second of each workload in each round; a workload returns its units."""
+    rates: dict[str, list[float]] = {name: [] for name in workloads}
+    names, random = list(workloads), Random(1)
     for _ in range(rounds):
-        random.shuffle(names)  # nobody always goes first, or after the same one
+        random.shuffle(names)  # so that no order favours one of them
         for name in names:
-            began = time.perf_counter()
-            done = contestants[name]()
-            rates[name].append(done / (time.perf_counter() - began))
+            start_time = time.perf_counter()
+            units = workloads[name]()
+            rates[name].append(units / (time.perf_counter() - start_time))
     return rates
 
 
-def ratios(rates: dict[str, list[float]], name: str, against: str) -> list[float]:
-    """How many times faster `name` was than `against`, in each round."""
-    return [ours / theirs for ours, theirs in zip(rates[name], rates[against], strict=True)]
+def speedups(rates: dict[str, list[float]], name: str, baseline: str) -> list[float]:
+    """Return how many times as fast as the baseline a workload was in each round."""
+    return [rate / other for rate, other in zip(rates[name], rates[baseline], strict=True)]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The first, the median and the third; of a single value that value."""
+    """Return the first quartile, the median and the third; a single value is all three."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     first, median, third = statistics.quantiles(values, n=4, method="inclusive")
     return first, median, third
 
 
-def with_quartiles(values: Sequence[float], digits: int) -> str:
-    """`[1, 2, 3, 4, 5]` -> "3.0 (2.0 to 4.0)" for one digit."""
+def format_quartiles(values: Sequence[float], digits: int) -> str:
+    """Format `[1, 2, 3, 4, 5]` as "3.0 (2.0 to 4.0)" with one digit."""
     first, median, third = (f"{value:,.{digits}f}" for value in quartiles(values))
     return f"{median} ({first} to {third})"
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """As Markdown."""
+    """Print a Markdown table."""
     for cells in (header, ["---"] * len(header), *rows):
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 def processor_name() -> str:
+    """Return the processor's model name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux
@@ -60,8 +63,8 @@ def processor_name() -> str:
     return next(names, platform.processor())
 
 
-def machine() -> dict[str, Any]:
-    """What a speed depends on besides the code."""
+def machine_info() -> dict[str, Any]:
+    """Return the hardware and the versions that a speed depends on."""
     return {
         "processor": processor_name(),
         "cores": os.cpu_count(),
@@ -72,6 +75,6 @@ def machine() -> dict[str, Any]:
 
 
 def write_json(path: str | Path, data: dict[str, Any]) -> None:
-    """Together with what is known of the machine."""
-    text = json.dumps({"machine": machine(), **data}, indent=2, ensure_ascii=False)
+    """Write data together with a description of the machine."""
+    text = json.dumps({"machine": machine_info(), **data}, indent=2, ensure_ascii=False)
     Path(path).write_text(text + "\n", encoding="utf-8")

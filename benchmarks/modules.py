@@ -2,11 +2,12 @@
 
 Also counts the modules of ours that two commands load: a translation, and a training without
 TensorBoard. Files are those that have code in them: most `__init__.py` are empty. With --compare,
-prints the same for a commit first.
+prints the same for a commit first. With --write-counts, updates the counts in docs/reading.md.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from benchmarks.bits import ROOT, clone
 from benchmarks.measuring import print_table
 
 PACKAGE = "minitransformer"
+READING = ROOT / "docs" / "reading.md"
+COUNT = re.compile(r"\]\(\.\./(?P<path>[\w/]+\.py)\) \| (?P<lines>\d+) \|")
 WINGS = {"cli", "doctor", "explain", "worked"}  # packages, and below the modules beside the core's
 WING_MODULES = {"api", "command_line", "console", "evaluate", "export", "prompt"}
 TRAIN = ["train.py", "--config", "tiny.yaml", "--run", "{folder}/tiny"]
@@ -59,6 +62,15 @@ def num_lines(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())
 
 
+def write_counts() -> None:
+    """Update the line counts in docs/reading.md, rounded to tens."""
+
+    def updated(match: re.Match[str]) -> str:
+        return f"](../{match['path']}) | {round(num_lines(ROOT / match['path']), -1)} |"
+
+    READING.write_text(COUNT.sub(updated, READING.read_text("utf-8")), "utf-8", newline="\n")
+
+
 def loaded(root: Path, command: list[str]) -> tuple[int, int]:
     """Return how many of our modules a command loads, and how many of their files have code."""
     result = subprocess.run(
@@ -98,7 +110,11 @@ def report(title: str, root: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Count modules, lines, and what commands load.")
     parser.add_argument("--compare", metavar="COMMIT", help="a commit to count first")
+    parser.add_argument("--write-counts", action="store_true", help="update docs/reading.md only")
     options = parser.parse_args()
+    if options.write_counts:
+        write_counts()
+        return
     if options.compare:
         with tempfile.TemporaryDirectory(prefix="modules-") as name:
             clone(options.compare, Path(name) / "commit")

@@ -1,4 +1,4 @@
-"""This project's own model and training step at a benchmark's size, in one process or several."""
+"""Train this project's model at a benchmark's size, in one process or several."""
 
 import contextlib
 import multiprocessing
@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import torch
 
-from benchmarks.workload import LONGEST, ORDER_SEED, VOCABULARY, Size, corpus
+from benchmarks.workload import MAX_LENGTH, ORDER_SEED, VOCAB_SIZE, Size, corpus
 from minitransformer.data.batching import BatchStream, fold_in
 from minitransformer.data.dataset import EncodedSplit, Sentences
 from minitransformer.data.tokenizer import BOS_ID, PAD_ID
@@ -22,41 +22,43 @@ from minitransformer.training.distributed import Ranks, init_distributed
 from minitransformer.training.optimizer import AdamW
 
 TRAINING = TrainingConfig(label_smoothing=0.1, learning_rate=5e-4, weight_decay=0.0)
-STARTING = 120.0  # seconds; more than a process needs
+INIT_TIMEOUT = 120.0  # seconds
 
 
-def model_config(size: Size, dropout_inside: float = 0.0) -> ModelConfig:
-    """Pre-norm, biases, one table for both embeddings and the head."""
+def model_config(size: Size, inner_dropout: float = 0.0) -> ModelConfig:
+    """Return a pre-norm model with biases, whose embeddings and head share one matrix."""
     return ModelConfig(
         d_model=size.d_model, num_heads=size.heads, d_ff=size.d_ff,
         num_encoder_layers=size.layers, num_decoder_layers=size.layers,
         norm="pre", output_projection=True, bias=True, head_bias=False, dropout=0.1,
-        self_attention_dropout=dropout_inside, cross_attention_dropout=dropout_inside,
-        activation_dropout=dropout_inside,
+        self_attention_dropout=inner_dropout, cross_attention_dropout=inner_dropout,
+        activation_dropout=inner_dropout,
         tie_embeddings="all", scale_embeddings=True, embedding_std=size.d_model**-0.5,
-        decoder_start_token="bos", source_eos=True, max_length=LONGEST + 2,
+        decoder_start_token="bos", source_eos=True, max_length=MAX_LENGTH + 2,  # <BOS> and <EOS>
     )  # fmt: skip
 
 
 def new_model(config: ModelConfig) -> EncoderDecoder:
-    return build_model(config, VOCABULARY, VOCABULARY, PAD_ID)
+    """Return a freshly initialised model."""
+    return build_model(config, VOCAB_SIZE, VOCAB_SIZE, PAD_ID)
 
 
-def sentences(side: list[list[int]]) -> Sentences:
+def concatenate(side: list[list[int]]) -> Sentences:
+    """Store the token ids of all sentences in one array."""
     ends = numpy.cumsum([len(ids) for ids in side])
     return Sentences(numpy.concatenate([numpy.array(ids) for ids in side]), ends)
 
 
 class Worker:
-    """What one process does of a training: its rows of each batch, and the step."""
+    """One rank of a training: it steps on its rows of each batch."""
 
-    def __init__(self, size: Size, ranks: Ranks, dropout_inside: float = 0.0) -> None:
+    def __init__(self, size: Size, ranks: Ranks, inner_dropout: float = 0.0) -> None:
         self.ranks = ranks
         torch.manual_seed(1)
-        self.model = new_model(model_config(size, dropout_inside))
+        self.model = new_model(model_config(size, inner_dropout))
         self.loss = ranks.wrap(TrainingLoss(self.model.train(), TRAINING))
         self.optimizer = AdamW(self.model, TRAINING)
-        pairs = EncodedSplit(*(sentences(list(side)) for side in zip(*corpus(), strict=True)))
+        pairs = EncodedSplit(*(concatenate(list(side)) for side in zip(*corpus(), strict=True)))
         self.stream = BatchStream(
             pairs, batch_tokens=2000, seed=ORDER_SEED, start_id=BOS_ID,
             rank=ranks.rank, world_size=ranks.world_size,
@@ -64,7 +66,7 @@ class Worker:
         self.steps = 0
 
     def train(self, first: int, count: int) -> int:
-        """Learn from so many batches of the epoch; returns their target tokens."""
+        """Train on `count` batches of the epoch, and return their number of target tokens."""
         self.stream.index = first
         tokens = 0
         for _ in range(count):
@@ -78,59 +80,69 @@ class Worker:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step(TRAINING.learning_rate)
             tokens += int(num_tokens)
-            self.ranks.all_reduce_max(0)  # has anybody been asked to stop?
+            self.ranks.all_reduce_max(0)  # as Trainer does, to agree on stopping
         return tokens
 
 
-class Team:
-    """Processes of one thread each that work when they are asked, and sleep in between."""
+class WorkerPool:
+    """Ranks in single-threaded processes, which train on request and sleep in between."""
 
     def __init__(self, size: Size, processes: int, **options: float) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            port = listening.getsockname()[1]
-        self.lines = start(processes, lambda rank: (work, size, rank, processes, port, options))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.connections = start_processes(
+            processes, lambda rank: (run_worker, size, rank, processes, port, options)
+        )
 
     def train(self, first: int, count: int) -> int:
-        """What `Worker.train` does, all together."""
-        return ask(self.lines, (first, count))
+        """Run `Worker.train` on all ranks."""
+        return request(self.connections, (first, count))
 
 
-def start(processes: int, job: Callable[[int], tuple[Any, ...]]) -> list[Connection]:
-    """Processes that call function(line, *arguments), and the lines to them once they are ready."""
+def start_processes(processes: int, target: Callable[[int], tuple[Any, ...]]) -> list[Connection]:
+    """Start processes that call function(connection, *arguments), and wait until all are ready.
+
+    `target` returns the function and the arguments of a rank.
+    """
     context = multiprocessing.get_context("spawn")
-    lines = []
+    connections = []
     for rank in range(processes):
-        ours, theirs = context.Pipe()
-        function, *arguments = job(rank)
-        context.Process(target=function, args=(theirs, *arguments), daemon=True).start()
-        lines.append(ours)
-    for line in lines:
-        line.recv()
-    return lines
+        parent, child = context.Pipe()
+        function, *arguments = target(rank)
+        context.Process(target=function, args=(child, *arguments), daemon=True).start()
+        connections.append(parent)
+    for connection in connections:
+        connection.recv()
+    return connections
 
 
-def ask(lines: list[Connection], question: object) -> Any:
-    """The first one's answer, when all have answered."""
-    for line in lines:
-        line.send(question)
-    answers = [line.recv() for line in lines]
-    return answers[0]
+def request(connections: list[Connection], message: object) -> Any:
+    """Send a message to all processes, wait for all replies, and return that of rank 0."""
+    for connection in connections:
+        connection.send(message)
+    replies = [connection.recv() for connection in connections]
+    return replies[0]
 
 
-def work(
-    line: Connection, size: Size, rank: int, processes: int, port: int, options: dict[str, float]
+def run_worker(
+    connection: Connection,
+    size: Size,
+    rank: int,
+    processes: int,
+    port: int,
+    options: dict[str, float],
 ) -> None:
-    """Join the others and train whenever asked."""
+    """Join the process group, and train whenever a message asks for it."""
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }  # fmt: skip
     torch.set_num_threads(1)
     with (
-        init_distributed(None, torch.device("cpu"), STARTING) as ranks,
+        init_distributed(None, torch.device("cpu"), INIT_TIMEOUT) as ranks,
         contextlib.suppress(EOFError),
     ):
         worker = Worker(size, ranks, **options)
-        line.send("ready")
-        while True:  # until nobody holds the other end
-            line.send(worker.train(*line.recv()))
+        connection.send("ready")
+        while True:  # until the parent's end is closed
+            connection.send(worker.train(*connection.recv()))

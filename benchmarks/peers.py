@@ -1,8 +1,8 @@
-"""Other people's models, trained on the same batches at the same sizes, from their own packages.
+"""Train other projects' models, from their own packages, at the same sizes on the same batches.
 
-All take ReLU, dropout 0.1 where their own defaults or guides have dropout, and fused Adam. They
-differ where they differ by themselves: torch.nn.Transformer and JoeyNMT drop inside blocks, too;
-JoeyNMT smooths labels; the first does not share its embeddings.
+All use ReLU, fused Adam, and dropout 0.1 where their own defaults or guides have dropout. Otherwise
+they keep their own defaults: torch.nn.Transformer and JoeyNMT also apply dropout inside the blocks;
+JoeyNMT smooths labels; the first does not tie its embeddings.
 B batch, T target, V vocabulary.
 """
 
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.torch_model import Embedding, TorchModel
-from benchmarks.workload import LONGEST, VOCABULARY, Size
+from benchmarks.workload import MAX_LENGTH, VOCAB_SIZE, Size
 from minitransformer.data.batching import Batch
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIALS, UNK_ID
 
 DROPOUT = 0.1
 LABEL_SMOOTHING = 0.1
 LEARNING_RATE = 5e-4
-POSITIONS = LONGEST + 2  # with <BOS> and <EOS>
+MAX_POSITIONS = MAX_LENGTH + 2  # with <BOS> and <EOS>
 
 
-class Trainee:
-    """A model with its optimizer, and how a batch becomes a loss."""
+class PeerTrainer:
+    """A model with its optimizer and its loss function."""
 
     def __init__(self, name: str, model: nn.Module, loss: Callable[[Batch], Tensor]) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Trainee:
         )
 
     def step(self, batch: Batch) -> None:
-        """Learn from a batch."""
+        """Train on a batch."""
         self.optimizer.zero_grad(set_to_none=True)
         self.loss(batch).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -47,21 +47,23 @@ class Trainee:
 
 
 def tutorial_model(size: Size) -> TorchModel:
-    """The tutorial's own choices: post-norm, nothing shared, Xavier for every matrix."""
+    """Return the model of PyTorch's tutorial: post-norm, nothing tied, Xavier initialisation."""
     source, target = (
-        Embedding(VOCABULARY, size.d_model, dropout=DROPOUT, longest=POSITIONS) for _ in range(2)
+        Embedding(VOCAB_SIZE, size.d_model, dropout=DROPOUT, max_length=MAX_POSITIONS)
+        for _ in range(2)
     )
     transformer = nn.Transformer(
         size.d_model, size.heads, size.layers, size.layers, size.d_ff, DROPOUT, batch_first=True
     )
-    model = TorchModel(source, target, transformer, nn.Linear(size.d_model, VOCABULARY))
+    model = TorchModel(source, target, transformer, nn.Linear(size.d_model, VOCAB_SIZE))
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)
     return model
 
 
-def tutorial(size: Size) -> Trainee:
+def tutorial_trainer(size: Size) -> PeerTrainer:
+    """Return a trainer of the tutorial's model, with cross-entropy on padded logits."""
     model = tutorial_model(size)
     criterion = nn.CrossEntropyLoss(ignore_index=PAD_ID)
 
@@ -69,14 +71,15 @@ def tutorial(size: Size) -> Trainee:
         logits = model(batch.source, batch.target_input)  # [B, T, V]
         return criterion(logits.flatten(0, 1), batch.target_output.flatten())
 
-    return Trainee("torch.nn.Transformer", model, loss)
+    return PeerTrainer("torch.nn.Transformer", model, loss)
 
 
 def marian_model(size: Size) -> Any:
+    """Return a MarianMTModel with random weights."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
-        vocab_size=VOCABULARY, d_model=size.d_model, max_position_embeddings=POSITIONS,
+        vocab_size=VOCAB_SIZE, d_model=size.d_model, max_position_embeddings=MAX_POSITIONS,
         encoder_layers=size.layers, decoder_layers=size.layers,
         encoder_ffn_dim=size.d_ff, decoder_ffn_dim=size.d_ff,
         encoder_attention_heads=size.heads, decoder_attention_heads=size.heads,
@@ -87,7 +90,8 @@ def marian_model(size: Size) -> Any:
     return MarianMTModel(config)
 
 
-def marian(size: Size) -> Trainee:
+def marian_trainer(size: Size) -> PeerTrainer:
+    """Return a trainer of MarianMT, with the loss that the model returns."""
     model = marian_model(size)
 
     def loss(batch: Batch) -> Tensor:
@@ -100,10 +104,11 @@ def marian(size: Size) -> Trainee:
         )
         return output.loss
 
-    return Trainee("Hugging Face MarianMT", model, loss)
+    return PeerTrainer("Hugging Face MarianMT", model, loss)
 
 
 def joey_model(size: Size) -> Any:
+    """Return a JoeyNMT model with random weights."""
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
 
@@ -112,9 +117,10 @@ def joey_model(size: Size) -> Any:
         unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
         unk_id=0, pad_id=1, bos_id=BOS_ID, eos_id=EOS_ID, lang_tags=[],
     )  # fmt: skip
-    names = [str(number) for number in range(len(SPECIALS), VOCABULARY)]
-    vocabulary = Vocabulary(names, specials)
-    vocabulary.pad_index, vocabulary.unk_index = PAD_ID, UNK_ID  # it insists on the other order
+    words = [str(number) for number in range(len(SPECIALS), VOCAB_SIZE)]
+    vocabulary = Vocabulary(words, specials)
+    # JoeyNMT accepts no other order of these two when it builds a vocabulary.
+    vocabulary.pad_index, vocabulary.unk_index = PAD_ID, UNK_ID
     side = {
         "type": "transformer",
         "num_layers": size.layers,
@@ -130,7 +136,8 @@ def joey_model(size: Size) -> Any:
     return model
 
 
-def joey(size: Size) -> Trainee:
+def joey_trainer(size: Size) -> PeerTrainer:
+    """Return a trainer of JoeyNMT, with its own loss per target token."""
     model = joey_model(size)
 
     def loss(batch: Batch) -> Tensor:
@@ -146,15 +153,16 @@ def joey(size: Size) -> Trainee:
         )
         return summed / batch.num_target_tokens
 
-    return Trainee("JoeyNMT", model, loss)
+    return PeerTrainer("JoeyNMT", model, loss)
 
 
-def x_transformer(size: Size) -> Trainee:
+def x_transformers_trainer(size: Size) -> PeerTrainer:
+    """Return a trainer of an XTransformer, with cross-entropy on its logits."""
     from x_transformers import XTransformer
 
     side = {
-        "num_tokens": VOCABULARY,
-        "max_seq_len": POSITIONS,
+        "num_tokens": VOCAB_SIZE,
+        "max_seq_len": MAX_POSITIONS,
         "depth": size.layers,
         "heads": size.heads,
         "attn_dim_head": size.d_model // size.heads,
@@ -166,7 +174,7 @@ def x_transformer(size: Size) -> Trainee:
     model = XTransformer(dim=size.d_model, tie_token_emb=True, **sides)
 
     def loss(batch: Batch) -> Tensor:
-        # Its own loss, on transposed logits and one more place, makes steps 1.6 times as long.
+        # Its own loss, on transposed logits and one more position, takes 1.6 times as long a step.
         is_source = batch.source != PAD_ID
         memory = model.encoder(batch.source, mask=is_source, return_embeddings=True)
         logits = model.decoder.net(batch.target_input, context=memory, context_mask=is_source)
@@ -174,26 +182,26 @@ def x_transformer(size: Size) -> Trainee:
             logits.flatten(0, 1), batch.target_output.flatten(), ignore_index=PAD_ID
         )
 
-    return Trainee("x-transformers", model, loss)
+    return PeerTrainer("x-transformers", model, loss)
 
 
 class Peer(NamedTuple):
-    """How to build one, and what has to be importable for it."""
+    """A function that builds a trainer, and the modules that it imports."""
 
-    build: Callable[[Size], Trainee]
+    build: Callable[[Size], PeerTrainer]
     modules: tuple[str, ...]
 
 
 PEERS = {
-    "torch.nn.Transformer": Peer(tutorial, ()),
-    "Hugging Face MarianMT": Peer(marian, ("transformers",)),
-    "JoeyNMT": Peer(joey, ("joeynmt.model", "joeynmt.search")),
-    "x-transformers": Peer(x_transformer, ("x_transformers",)),
+    "torch.nn.Transformer": Peer(tutorial_trainer, ()),
+    "Hugging Face MarianMT": Peer(marian_trainer, ("transformers",)),
+    "JoeyNMT": Peer(joey_trainer, ("joeynmt.model", "joeynmt.search")),
+    "x-transformers": Peer(x_transformers_trainer, ("x_transformers",)),
 }
 
 
-def why_not(modules: tuple[str, ...]) -> str:
-    """What hinders importing these; nothing if all can be imported."""
+def import_error(modules: tuple[str, ...]) -> str:
+    """Return the message of the first failing import, or "" if all modules can be imported."""
     try:
         for module in modules:
             importlib.import_module(module)
@@ -202,8 +210,8 @@ def why_not(modules: tuple[str, ...]) -> str:
     return ""
 
 
-def installed_peers() -> tuple[dict[str, Callable[[Size], Trainee]], dict[str, str]]:
-    """The peers that can be built, and why the others cannot."""
-    reasons = {name: why_not(peer.modules) for name, peer in PEERS.items()}
-    usable = {name: peer.build for name, peer in PEERS.items() if not reasons[name]}
-    return usable, {name: reason for name, reason in reasons.items() if reason}
+def installed_peers() -> tuple[dict[str, Callable[[Size], PeerTrainer]], dict[str, str]]:
+    """Return the peers that can be built, and the errors of those that cannot."""
+    errors = {name: import_error(peer.modules) for name, peer in PEERS.items()}
+    usable = {name: peer.build for name, peer in PEERS.items() if not errors[name]}
+    return usable, {name: error for name, error in errors.items() if error}

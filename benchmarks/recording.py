@@ -1,9 +1,10 @@
-"""What looking inside costs when nobody looks: python -m benchmarks.recording
+"""Measure what tap() costs while nothing is recorded: python -m benchmarks.recording
 
-Trains and decodes with the model as it is, whose layers offer their tensors to whoever records, and
-with the same model whose layers do not; interleaved, as ratios of medians.
+Trains and decodes with the layers' calls of tap() and without them, in alternating order, and
+prints the ratios of paired times.
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -27,37 +28,39 @@ SHAPES = {
 }
 
 
-def offer_nothing(*_: object, **__: object) -> None:
-    """Stands where tap() would."""
+def no_tap(*_: object, **__: object) -> None:
+    """Replace tap()."""
 
 
-def seconds(work: Callable[[], object], *, with_taps: bool) -> float:
+def measure_seconds(work: Callable[[], object], *, with_taps: bool) -> float:
+    """Return the seconds that a function takes, with or without taps."""
     modules = (base, transformer)
-    patches = [mock.patch.object(module, "tap", offer_nothing) for module in modules]
+    patches = [mock.patch.object(module, "tap", no_tap) for module in modules]
     for patch in patches if not with_taps else []:
         patch.start()
     try:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         work()
-        return time.perf_counter() - began
+        return time.perf_counter() - start_time
     finally:
         mock.patch.stopall()
 
 
-def measured(work: Callable[[], object]) -> tuple[float, float, float]:
-    """How long it takes with the taps against without: quartiles of the ratio."""
-    for _ in range(3):
+def overhead(work: Callable[[], object]) -> tuple[float, float, float]:
+    """Return the quartiles of the ratio of the time with taps to that without."""
+    for _ in range(3):  # a warm-up
         work()
     ratios = []
     for number in range(REPEATS):
         order = (True, False) if number % 2 else (False, True)
-        took = {with_taps: seconds(work, with_taps=with_taps) for with_taps in order}
-        ratios.append(took[True] / took[False])
+        seconds = {with_taps: measure_seconds(work, with_taps=with_taps) for with_taps in order}
+        ratios.append(seconds[True] / seconds[False])
     low, middle, high = statistics.quantiles(ratios, n=4)
     return low, middle, high
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
     print("| shape | work | with taps / without | quartiles |\n|---|---|---|---|")
     for name, config in SHAPES.items():
@@ -79,7 +82,7 @@ def main() -> None:
             greedy(model, source[:4], start_id=EOS_ID, max_lengths=[12] * 4)
 
         for task, work in (("training", train), ("decoding", decode)):
-            low, middle, high = measured(work)
+            low, middle, high = overhead(work)
             print(f"| {name} | {task} | {middle:.3f} | {low:.3f} to {high:.3f} |", flush=True)
 
 

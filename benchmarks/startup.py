@@ -1,7 +1,7 @@
-"""What it costs to begin: python -m benchmarks.startup [--rounds 7]
+"""Measure how long commands take to start: python -m benchmarks.startup [--rounds 7]
 
-Whole commands in processes of their own, in turns, in seconds and in units of `import torch`. Of a
-training run, the optimizer's steps are taken off: what is left is all that is not learning.
+Runs whole commands, in interleaved rounds, and prints seconds and multiples of `import torch`. The
+time of a training run is without its optimizer steps.
 """
 
 import argparse
@@ -17,17 +17,18 @@ from benchmarks.measuring import print_table, quartiles, write_json
 
 ROOT = Path(__file__).parent.parent
 TORCH = "import torch"
-MISTAKE = "training.step=5"
+MISSPELT_SETTING = "training.step=5"
 
 
-def commands(folder: str) -> dict[str, list[str]]:
+def python_commands(folder: str) -> dict[str, list[str]]:
+    """Return the arguments of Python for each command, whose runs are in a folder."""
     run = f"{folder}/tiny"
     train = [str(ROOT / "train.py"), "--config", "tiny.yaml"]
     translate = [str(ROOT / "translate.py"), "--run", run]
     return {
         TORCH: ["-c", "import torch"],
         "train.py --help": [*train[:1], "--help"],
-        "train.py with a mistake in it": [*train, "--set", MISTAKE],
+        "train.py with a mistake in it": [*train, "--set", MISSPELT_SETTING],
         "translate.py, one sentence": [*translate, "Let's go"],
         "train.py --config tiny.yaml": [*train, "--run", f"{folder}/again", "--fresh"],
         "the same without TensorBoard": [
@@ -36,36 +37,37 @@ def commands(folder: str) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def seconds(arguments: list[str]) -> float:
-    """Of a command, without the steps that it took."""
-    began = time.perf_counter()
+def measure_seconds(arguments: list[str]) -> float:
+    """Return the seconds that a command takes, without its optimizer steps."""
+    start_time = time.perf_counter()
     result = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, encoding="utf-8", check=False
     )
-    taken = time.perf_counter() - began
-    assert result.returncode == (2 if MISTAKE in arguments else 0), result.stderr
+    seconds = time.perf_counter() - start_time
+    assert result.returncode == (2 if MISSPELT_SETTING in arguments else 0), result.stderr
     steps = re.search(r"steps took ([\d.]+) s", result.stdout)
-    return taken - (float(steps[1]) if steps else 0.0)
+    return seconds - (float(steps[1]) if steps else 0.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", help="a file for all numbers")
+    parser.add_argument("--json", help="write all numbers to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asked = commands(folder)
-        seconds([str(ROOT / "train.py"), "--config", "tiny.yaml", "--run", f"{folder}/tiny"])
-        found: dict[str, list[float]] = {name: [] for name in asked}
-        names, random = list(asked), Random(1)
+        commands = python_commands(folder)
+        train = [str(ROOT / "train.py"), "--config", "tiny.yaml", "--run", f"{folder}/tiny"]
+        measure_seconds(train)  # a warm-up, and the run that translate.py loads
+        results: dict[str, list[float]] = {name: [] for name in commands}
+        names, random = list(commands), Random(1)
         for _ in range(options.rounds):
             random.shuffle(names)
             for name in names:
-                found[name].append(seconds(asked[name]))
+                results[name].append(measure_seconds(commands[name]))
     rows = []
-    for name, times in found.items():
-        units = [taken / torch for taken, torch in zip(times, found[TORCH], strict=True)]
-        first, median, third = quartiles(units)
+    for name, times in results.items():
+        multiples = [each / torch for each, torch in zip(times, results[TORCH], strict=True)]
+        first, median, third = quartiles(multiples)
         rows.append(
             (
                 f"`{name}`" if name == TORCH or name.endswith((".yaml", "--help")) else name,
@@ -73,9 +75,9 @@ def main() -> None:
                 f"{median:.2f} ({first:.2f} to {third:.2f})",
             )
         )
-    print_table(("", "seconds", "in `import torch`"), rows)
+    print_table(("", "seconds", "as a multiple of `import torch`"), rows)
     if options.json:
-        write_json(options.json, {"seconds": found})
+        write_json(options.json, {"seconds": results})
 
 
 if __name__ == "__main__":

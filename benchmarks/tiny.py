@@ -1,6 +1,6 @@
-"""What the tiny configs reach and cost: python -m benchmarks.tiny [--seeds 5]
+"""Measure what the tiny configs learn, and their times: python -m benchmarks.tiny [--seeds 5]
 
-Each row trains by the command that a user types, in a folder that is thrown away afterwards.
+Each row is trained by train.py, in a temporary folder.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-TRANSFORMERS = ("tiny.yaml", "tiny-bn.yaml")  # that the lesson is about
+TRANSFORMERS = ("tiny.yaml", "tiny-bn.yaml")  # those of the table of lessons
 CONFIGS = (*TRANSFORMERS, "tiny-rnn.yaml")
 LESSON = {
     "as it ships": (),
@@ -26,18 +26,21 @@ LESSON = {
 }
 
 
-class Trained(NamedTuple):
-    train: float
-    valid: float
-    stepping: float
-    wall: float
+class TrainingRun(NamedTuple):
+    """The exact-match rates of a finished run, its times and its size."""
+
+    train_exact: float
+    valid_exact: float
+    step_seconds: float  # of all optimizer steps
+    total_seconds: float
     parameters: str
 
 
-def train(config: str, seed: int, settings: tuple[str, ...], folder: str) -> Trained:
+def train(config: str, seed: int, settings: tuple[str, ...], folder: str) -> TrainingRun:
+    """Train a config with one seed."""
     run = Path(folder) / f"run-{time.monotonic_ns()}"
     changes = [f"training.seed={seed}", *settings]
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     result = subprocess.run(
         [
             sys.executable, ROOT / "train.py", "--config", config, "--run", run,
@@ -45,23 +48,25 @@ def train(config: str, seed: int, settings: tuple[str, ...], folder: str) -> Tra
         ],
         capture_output=True, text=True, encoding="utf-8", check=True,
     )  # fmt: skip
-    wall = time.perf_counter() - began
+    total_seconds = time.perf_counter() - start_time
     rows = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     last = {row["split"]: row["exact_match"] for row in map(json.loads, rows[-2:])}
-    stepping = re.search(r"steps took ([\d.]+) s", result.stdout)
+    steps = re.search(r"steps took ([\d.]+) s", result.stdout)
     parameters = re.search(r"parameters  ([\d,]+)", result.stdout)
-    assert stepping
+    assert steps
     assert parameters
-    return Trained(last["train"], last["valid"], float(stepping[1]), wall, parameters[1])
+    return TrainingRun(last["train"], last["valid"], float(steps[1]), total_seconds, parameters[1])
 
 
-def import_torch() -> float:
-    began = time.perf_counter()
+def import_torch_seconds() -> float:
+    """Return the seconds that a Python process takes that only imports torch."""
+    start_time = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
-    return time.perf_counter() - began
+    return time.perf_counter() - start_time
 
 
-def summary(values: list[float]) -> str:
+def format_percent_range(values: list[float]) -> str:
+    """Format rates as their mean and range in percent."""
     return f"{mean(values):.1%} ({min(values):.1%} to {max(values):.1%})"
 
 
@@ -69,23 +74,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     seeds = range(1, parser.parse_args().seeds + 1)
-    import_torch()  # the first import of the day reads from a cold disk
+    import_torch_seconds()  # the first import reads from a cold disk
     with tempfile.TemporaryDirectory() as folder:
         print("| config | parameters | training pairs exact | held-out exact, mean (range) "
-              "| stepping | all the rest, in `import torch` |")  # fmt: skip
+              "| optimizer steps "
+              "| start-up and evaluation, as a multiple of `import torch` |")  # fmt: skip
         print("|---|---|---|---|---|---|")
-        shipped = {}
+        default_runs = {}
         for config in CONFIGS:
             runs, imports = [], []
             for seed in seeds:
-                imports.append(import_torch())
+                imports.append(import_torch_seconds())
                 runs.append(train(config, seed, (), folder))
-            shipped[config] = runs
-            rest = median((run.wall - run.stepping) / median(imports) for run in runs)
+            default_runs[config] = runs
+            rest = median((run.total_seconds - run.step_seconds) / median(imports) for run in runs)
             print(
-                f"| `{config}` | {runs[0].parameters} | {min(run.train for run in runs):.1%} "
-                f"| {summary([run.valid for run in runs])} "
-                f"| {median(run.stepping for run in runs):.1f} s | {rest:.1f} |",
+                f"| `{config}` | {runs[0].parameters} | {min(run.train_exact for run in runs):.1%} "
+                f"| {format_percent_range([run.valid_exact for run in runs])} "
+                f"| {median(run.step_seconds for run in runs):.1f} s | {rest:.1f} |",
                 flush=True,
             )
         columns = [f"`{config}`: training pairs | held-out" for config in TRANSFORMERS]
@@ -97,10 +103,10 @@ def main() -> None:
                 runs = (
                     [train(config, seed, settings, folder) for seed in seeds]
                     if settings
-                    else shipped[config]
+                    else default_runs[config]
                 )
-                cells += [f"{mean(run.train for run in runs):.1%}",
-                          summary([run.valid for run in runs])]  # fmt: skip
+                cells += [f"{mean(run.train_exact for run in runs):.1%}",
+                          format_percent_range([run.valid_exact for run in runs])]  # fmt: skip
             print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""torch.nn.Transformer between embeddings and a generator, as in PyTorch's translation tutorial.
+"""Wrap torch.nn.Transformer in embeddings and a head, as PyTorch's translation tutorial does.
 
 B batch, S source, T target, V vocabulary, D width.
 """
@@ -12,16 +12,16 @@ from minitransformer.data.tokenizer import PAD_ID
 
 
 class Embedding(nn.Module):
-    """Tokens times √D, plus sinusoids."""
+    """Token embedding times √D, plus sinusoidal positional encoding."""
 
     positions: Tensor
 
-    def __init__(self, vocabulary: int, width: int, *, dropout: float, longest: int) -> None:
+    def __init__(self, vocab_size: int, width: int, *, dropout: float, max_length: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
+        self.tokens = nn.Embedding(vocab_size, width)
         self.dropout = nn.Dropout(dropout)
         self.scale = math.sqrt(width)
-        angles = torch.arange(longest)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
+        angles = torch.arange(max_length)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
         positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # [S, D]
         self.register_buffer("positions", positions, persistent=False)
 
@@ -30,7 +30,7 @@ class Embedding(nn.Module):
 
 
 class TorchModel(nn.Module):
-    """The parts that a user puts around torch.nn.Transformer, and its masks."""
+    """torch.nn.Transformer with what it leaves to its user: embeddings, masks and head."""
 
     def __init__(
         self, source: Embedding, target: Embedding, transformer: nn.Transformer, head: nn.Linear
@@ -42,12 +42,16 @@ class TorchModel(nn.Module):
         self.generator = head
 
     def encode(self, source: Tensor) -> Tensor:
+        """Return the encoder's output [B, S, D]."""
         return self.transformer.encoder(
             self.source_embedding(source), src_key_padding_mask=source == PAD_ID
         )
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """[B, T, D]; padding stands last, so what reads the past alone never reads it."""
+        """Return the decoder's output [B, T, D].
+
+        Target padding needs no mask: it comes last, where the causal mask hides it.
+        """
         length = target.shape[1]
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         return self.transformer.decoder(
@@ -59,4 +63,5 @@ class TorchModel(nn.Module):
         )
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the logits [B, T, V]."""
         return self.generator(self.decode(target, self.encode(source), source))

@@ -1,4 +1,4 @@
-"""What was tried in torture, what was survived, and what was lost."""
+"""Count the injected faults of the torture benchmark and the runs that did not survive them."""
 
 import shutil
 import time
@@ -13,27 +13,30 @@ RANDOM_KILL = "SIGKILL at a random moment"
 
 @dataclass
 class Tally:
-    """What was tried, and what was lost."""
+    """Numbers of faults and finished runs, and the folders of lost runs."""
 
-    tried: Counter[str] = field(default_factory=Counter)
+    tried: Counter[str] = field(default_factory=Counter)  # by the kind of the fault
     lost: Counter[str] = field(default_factory=Counter)
     finished: int = 0
     losses: list[str] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
-    told: float = 0.0
+    last_printed: float = 0.0
     slowest_end: float = 0.0  # seconds from the end of one process to that of all
 
-    def tell(self, began: float) -> None:
-        if time.monotonic() > self.told + 10:
-            self.told = time.monotonic()
+    def print_progress(self, start_time: float) -> None:
+        """Print a line, at most every ten seconds."""
+        if time.monotonic() > self.last_printed + 10:
+            self.last_printed = time.monotonic()
+            minutes = (self.last_printed - start_time) / 60
             print(
-                f"{(self.told - began) / 60:5.1f} minutes: {self.finished} runs finished, "
+                f"{minutes:5.1f} minutes: {self.finished} runs finished, "
                 f"{self.tried.total()} faults, {self.tried[RANDOM_KILL]} of them kills at random "
                 f"moments, {len(self.losses)} runs lost",
                 flush=True,
             )
 
     def report(self, seconds: float) -> None:
+        """Print a table of the faults, and a line for each lost run."""
         print()
         rows = [
             [kind, count, count - self.lost[kind], self.lost[kind]]
@@ -49,14 +52,12 @@ class Tally:
             f"{len(self.losses)} runs lost"
         )
         if self.slowest_end:
-            print(
-                f"{self.slowest_end:.2f} s after each kill, at the latest, all processes had ended"
-            )
+            print(f"after a kill, all processes had ended within {self.slowest_end:.2f} s")
         for loss in self.losses:
             print(f"lost: {loss}")
 
-    def clear_away(self, workspace: Path) -> None:
-        """Leave nothing but the folders of losses."""
+    def clean_up(self, workspace: Path) -> None:
+        """Delete everything but the folders of lost runs."""
         for path in workspace.iterdir():
             if path not in self.kept:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A synthetic corpus with the lengths of a small translation corpus, the same on every machine."""
+"""Generate a corpus with the sentence lengths of a small real one, the same on every machine."""
 
 import functools
 import math
@@ -12,14 +12,14 @@ from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, SPECIALS
 
 PAIRS = 29_000
-VOCABULARY = 10_000  # of both sides, with the specials
-MEAN_LENGTH, LENGTH_DEVIATION, LONGEST = 13.1, 5.0, 40  # in words, without <EOS>
-SIDE_DEVIATION = 0.1  # of a target's length, as a part of its source's
+VOCAB_SIZE = 10_000  # of either side, including the special tokens
+MEAN_LENGTH, LENGTH_STD, MAX_LENGTH = 13.1, 5.0, 40  # in words, without <EOS>
+LENGTH_RATIO_STD = 0.1  # of target length / source length
 CORPUS_SEED, ORDER_SEED = 1, 2
 
 
 class Size(NamedTuple):
-    """What every contestant builds: layers on each side, and their widths."""
+    """Model dimensions that every implementation builds; `layers` are those of each side."""
 
     name: str
     layers: int
@@ -33,22 +33,23 @@ SIZES = {
 }
 
 
-def lengths(count: int, random: numpy.random.RandomState) -> NDArray[numpy.int64]:
-    """Lognormal, with the mean and the deviation above."""
-    variance = math.log(1 + (LENGTH_DEVIATION / MEAN_LENGTH) ** 2)
-    centre = math.log(MEAN_LENGTH) - variance / 2
-    return whole_lengths(random.lognormal(centre, math.sqrt(variance), size=count))
+def random_lengths(count: int, random: numpy.random.RandomState) -> NDArray[numpy.int64]:
+    """Return lognormal sentence lengths with MEAN_LENGTH and LENGTH_STD."""
+    variance = math.log(1 + (LENGTH_STD / MEAN_LENGTH) ** 2)
+    mu = math.log(MEAN_LENGTH) - variance / 2
+    return round_lengths(random.lognormal(mu, math.sqrt(variance), size=count))
 
 
-def whole_lengths(values: NDArray[numpy.float64]) -> NDArray[numpy.int64]:
-    return numpy.clip(values.round(), 1, LONGEST).astype(numpy.int64)
+def round_lengths(values: NDArray[numpy.float64]) -> NDArray[numpy.int64]:
+    """Round lengths to integers from 1 to MAX_LENGTH."""
+    return numpy.clip(values.round(), 1, MAX_LENGTH).astype(numpy.int64)
 
 
-def sentences(
+def random_sentences(
     word_counts: NDArray[numpy.int64], random: numpy.random.RandomState
 ) -> list[list[int]]:
-    """Words by Zipf's law, <EOS> after each sentence."""
-    words = VOCABULARY - len(SPECIALS)
+    """Return token ids drawn by Zipf's law, with <EOS> after each sentence."""
+    words = VOCAB_SIZE - len(SPECIALS)
     probabilities = 1 / numpy.arange(1, words + 1)
     ids = random.choice(words, size=word_counts.sum(), p=probabilities / probabilities.sum())
     parts = numpy.split(ids + len(SPECIALS), word_counts.cumsum()[:-1])
@@ -57,36 +58,38 @@ def sentences(
 
 @functools.cache
 def corpus() -> list[EncodedPair]:
-    """All pairs; a target is about as long as its source."""
-    random = numpy.random.RandomState(CORPUS_SEED)  # its stream is frozen for good
-    source_counts = lengths(PAIRS, random)
-    target_counts = whole_lengths(source_counts * random.normal(1, SIDE_DEVIATION, size=PAIRS))
-    sides = sentences(source_counts, random), sentences(target_counts, random)
+    """Return all pairs; a target is about as long as its source."""
+    # RandomState, unlike Generator, promises the same stream in every numpy version.
+    random = numpy.random.RandomState(CORPUS_SEED)
+    source_counts = random_lengths(PAIRS, random)
+    target_counts = round_lengths(source_counts * random.normal(1, LENGTH_RATIO_STD, size=PAIRS))
+    sides = random_sentences(source_counts, random), random_sentences(target_counts, random)
     return [EncodedPair(source, target) for source, target in zip(*sides, strict=True)]
 
 
-def batches_of(places: list[NDArray[numpy.int64]]) -> list[Batch]:
+def make_batches(batch_indices: list[NDArray[numpy.int64]]) -> list[Batch]:
+    """Return a batch for each array of pair indices."""
     pairs = corpus()
-    return [make_batch([pairs[place] for place in chosen], BOS_ID) for chosen in places]
+    return [make_batch([pairs[index] for index in indices], BOS_ID) for indices in batch_indices]
 
 
 def fixed_batches(count: int, rows: int = 128) -> list[Batch]:
-    """Random sentences, padded to the longest of their batch, as tutorials do."""
+    """Return batches of random sentences, padded to the longest of their batch, as in tutorials."""
     shuffled = numpy.random.RandomState(ORDER_SEED).permutation(PAIRS)
-    return batches_of([shuffled[number * rows : (number + 1) * rows] for number in range(count)])
+    return make_batches([shuffled[start : start + rows] for start in range(0, count * rows, rows)])
 
 
 def bucketed_batches(count: int, tokens: int = 2000) -> list[Batch]:
-    """Sentences of similar length, as this project trains."""
+    """Return batches of sentences of similar length, as this project trains on."""
     sources, targets = (
         numpy.array([len(side) for side in sides], dtype=numpy.int32)
         for sides in zip(*corpus(), strict=True)
     )
     order = epoch_order((sources, targets), batch_tokens=tokens, seed=ORDER_SEED, epoch=0)
-    return batches_of(order[:count])
+    return make_batches(order[:count])
 
 
-def sources(count: int, seed: int) -> list[list[int]]:
-    """Sentences to decode, each with its <EOS>."""
+def random_sources(count: int, seed: int) -> list[list[int]]:
+    """Return source sentences to decode, each with its <EOS>."""
     random = numpy.random.RandomState(seed)
-    return sentences(lengths(count, random), random)
+    return random_sentences(random_lengths(count, random), random)
