@@ -90,9 +90,8 @@ if __name__ == "__main__":
     # Of torchrun's processes on a machine, the first one reports errors.
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     code = run_command(lambda: main(sys.argv[1:]), is_quiet=not is_first and not is_worker())
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # torch takes a second to end, and would print a traceback
+    # torch takes a second to end, and would print a traceback
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not is_first:  # torch's threads do not always end as quietly as they should
         sys.stderr.flush()
         os._exit(code)

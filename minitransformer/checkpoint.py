@@ -1,4 +1,8 @@
-"""One saved step of a run: its files, what is checked when they are read, and weights by name."""
+"""A checkpoint: its files, the checks when they are read, and copying weights by parameter name.
+
+Checksums find damage, not malice, so every value is checked as well (see SECURITY.md).
+`RunFolder.save_checkpoint` in run.py writes the files.
+"""
 
 import dataclasses
 import os
@@ -27,22 +31,22 @@ from minitransformer.storage import (
 
 FORMAT = 2  # format 1 has other names for settings and for some modules
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-Whole = Annotated[int, Range(0, 2**53)]
+Count = Annotated[int, Range(0, 2**53)]
 
 
 @dataclass(kw_only=True)
 class TrainerState:
-    """How far a training has come, apart from its tensors."""
+    """The progress of a training run, apart from its tensors."""
 
-    step: Whole = 0
-    epoch: Whole = 0
-    batch_index: Whole = 0
+    step: Count = 0
+    epoch: Count = 0
+    batch_index: Count = 0
     seconds: Annotated[float, Range(0, 1e15)] = 0.0
-    metrics_bytes: Whole = 0
-    event_bytes: Whole = 0
+    metrics_bytes: Count = 0
+    event_bytes: Count = 0
     best_value: Annotated[float, Range(-1e300, 1e300)] | None = None
-    best_step: Whole | None = None
-    evaluations_since_best: Whole = 0
+    best_step: Count | None = None
+    evaluations_since_best: Count = 0
     most_source_gain: Annotated[float, Range(0, 1e300)] = 0.0
     data_fingerprint: str = ""
 
@@ -62,7 +66,7 @@ class Checkpoint:
         return sum(each.nbytes for each in self.model.values())
 
 
-def step_files(
+def checkpoint_files(
     state: TrainerState,
     model: dict[str, Tensor],
     optimizer: dict[str, Tensor],
@@ -81,7 +85,7 @@ def step_files(
     return {**tensors, STATE: json_with_checksum(content)}
 
 
-def read_step(
+def read_checkpoint(
     folder: Path, step: int, tokenizer_checksums: dict[str, str], *, for_training: bool
 ) -> Checkpoint:
     """Read one checkpoint; raises CheckpointError naming the file that is damaged."""

@@ -1,4 +1,7 @@
-"""A run's config: YAML in and out, `--set section.key=value`, every mistake reported at once."""
+"""Configs as files: YAML in and out, `--set section.key=value`, every mistake reported at once.
+
+The settings with their defaults and allowed values are in settings.py.
+"""
 
 import re
 import types
@@ -31,7 +34,8 @@ def find_config(name: str) -> Path:
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     """Read a config file and apply `section.key=value` overrides to it.
 
-    Raises one ConfigError with all mistakes of the file and the overrides.
+    Raises one ConfigError with every wrong setting; a file or an override that cannot be parsed is
+    reported by itself.
     """
     try:
         text = read_regular_file(path, MAX_FILE_BYTES).decode()
@@ -44,7 +48,8 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: the config is empty")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a config is a mapping of sections, got {describe(data)}")
-    if (path.parent / "checkpoints").is_dir():  # the config of a run, which may be an old one
+    is_of_run = path.name == "config.yaml" and (path.parent / "checkpoints").is_dir()
+    if is_of_run:  # which may be of format 1
         data = rename_settings(data, str(path))
     origins = {apply_override(data, override): f"--set {override}" for override in overrides}
     return config_from_data(data, str(path), origins)
@@ -58,7 +63,7 @@ def apply_override(data: dict[str, Any], override: str) -> str:
         meant = ""
         if names := settings_called(key):  # the value of a renamed one may have changed, too
             value = text if text and names[0].endswith(f".{key}") else "VALUE"
-            meant = f", such as {names[0]}={value}"
+            meant = f", such as {' or '.join(f'{name}={value}' for name in names)}"
         raise UsageError(f"--set {override}: write it as section.key=value{meant}")
     for section in sections:
         data = data.setdefault(section, {})
@@ -86,16 +91,22 @@ def rename_settings(sections: dict[str, Any], where: str) -> dict[str, Any]:
     for name, section in sections.items():
         if not isinstance(section, dict):
             renamed[name] = section
-        elif kept := {key: value for key, value in section.items() if f"{name}.{key}" not in old}:
+            continue
+        kept = {key: value for key, value in section.items() if f"{name}.{key}" not in old}
+        if kept or not section:
             renamed[name] = kept
     for dotted, value in old.items():
         for new in RENAMED[dotted].keys:
             name, _, key = new.partition(".")
             section = renamed.setdefault(name, {})
-            if not isinstance(section, dict) or key in section:
-                raise ConfigError(f"{where}: '{dotted}' and '{new}' are one setting, given twice")
+            if not isinstance(section, dict):
+                continue  # which is reported when the config is built
+            if key in section:
+                raise ConfigError(
+                    f"{where}: '{dotted}' is an earlier name of '{new}'; give only one of them"
+                )
             section[key] = RENAMED[dotted].convert(value)
-    # A recurrent model has but one of the three rates that `inner_dropout` became.
+    # A recurrent model has only one of the three rates that replaced `inner_dropout`.
     if "model.inner_dropout" in old and renamed["model"].get("kind") == "recurrent":
         for key in ("self_attention_dropout", "activation_dropout"):
             renamed["model"][key] = 0.0
@@ -192,17 +203,23 @@ def unknown_key(dotted: str, value: Any, known: Iterable[str]) -> list[Mistake]:
     """Return what is wrong with a key that does not exist: it was renamed, or is misspelt."""
     if dotted in RENAMED:
         keys, converted = RENAMED[dotted].keys, RENAMED[dotted].convert(value)
-        new = " and ".join(f"'{key}'" for key in keys)
+        was = f"was renamed to '{keys[0]}'"
+        if len(keys) > 1:
+            was = f"was split into {', '.join(map(repr, keys[:-1]))} and '{keys[-1]}'"
         instead = f"; instead of {describe(value, 500)}, write {describe(converted, 500)}"
         advice = instead if converted != value else ""
-        return [Mistake(dotted, f"'{dotted}' was renamed to {new}{advice}")]
-    old_section = {old for old in RENAMED if old.startswith(f"{dotted}.")}
+        return [Mistake(dotted, f"'{dotted}' {was}{advice}")]
+    old_section = [old for old in RENAMED if old.startswith(f"{dotted}.")]
     if old_section and isinstance(value, dict) and value:
+        old_keys = [old.rpartition(".")[2] for old in old_section]
         return [
             mistake
             for key, inner in value.items()
-            for mistake in unknown_key(f"{dotted}.{key}", inner, ())
+            for mistake in unknown_key(f"{dotted}.{key}", inner, old_keys)
         ]
+    if old_section:
+        section = RENAMED[old_section[0]].keys[0].partition(".")[0]
+        return [Mistake(dotted, f"'{dotted}' was renamed to '{section}'")]
     meant = did_you_mean(dotted.rpartition(".")[2], known)
     if "." not in dotted and (names := settings_called(dotted)):
         meant = f": did you mean '{names[0]}'?"
@@ -463,12 +480,6 @@ for tag, pattern, first in [
     StrictLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first)
     )
-
-
-class TextLoader(StrictLoader):
-    """Load every scalar as the text that was written: 0.50 stays 0.50."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
 class StrictDumper(yaml.SafeDumper):

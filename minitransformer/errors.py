@@ -1,4 +1,4 @@
-"""Errors shown to users as one line, their exit codes, and text for such lines."""
+"""Errors that users see as a single line, their exit codes, and helpers that format such lines."""
 
 import difflib
 import unicodedata
@@ -34,7 +34,7 @@ class DataError(UserError):
 
 
 class DivergedError(UserError):
-    """A training that produced NaN or Inf."""
+    """A training run that produced NaN or Inf."""
 
 
 class ModelError(UserError):

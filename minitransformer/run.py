@@ -19,10 +19,10 @@ from torch import Tensor
 from minitransformer.checkpoint import (
     Checkpoint,
     TrainerState,
+    checkpoint_files,
     max_tensor_bytes,
+    read_checkpoint,
     read_content,
-    read_step,
-    step_files,
 )
 from minitransformer.config import config_to_yaml, load_config
 from minitransformer.data.tokenizer import PairTokenizer
@@ -74,7 +74,7 @@ class RunFolder:
         return self.checkpoints / f"step-{step:06d}"
 
     def hold(self) -> None:
-        """Lock the run against other trainings until `release` or the end of this process."""
+        """Lock the run against other processes until `release` or the end of this one."""
         self.refuse_other_folders()
         with self.require_space("a run"):
             self.lock = RunLock(self.path)
@@ -119,7 +119,7 @@ class RunFolder:
         if not self.path.is_dir():
             raise CheckpointError(f"{self.path} is a file, not a run folder; choose another --run")
         names = {path.name for path in self.path.iterdir()}
-        # What a run has that was killed while it was created.
+        # The files of a run that was killed while it was being created.
         first_files = {"checkpoints", "metrics.jsonl", "tokenizer", ".tokenizer.part",
                        ".config.yaml.part", LOCK}  # fmt: skip
         expected = {"config.yaml", "checkpoints", "tokenizer", "metrics.jsonl"}
@@ -151,7 +151,7 @@ class RunFolder:
     def load_tokenizer(self, config: Config) -> PairTokenizer:
         return PairTokenizer.from_folder(self.path / "tokenizer", config)
 
-    def save(
+    def save_checkpoint(
         self,
         state: TrainerState,
         model: dict[str, Tensor],
@@ -159,7 +159,7 @@ class RunFolder:
         config: Config,
     ) -> None:
         """Write a checkpoint, update `last` and `best`, and delete those no longer kept."""
-        files = step_files(state, model, optimizer, self.tokenizer_checksums(), config)
+        files = checkpoint_files(state, model, optimizer, self.tokenizer_checksums(), config)
         with self.require_space(f"step {state.step}", sum(map(len, files.values()))):
             replace_folder(self.step_path(state.step), files)
         with self.require_space("the names of checkpoints"):
@@ -186,7 +186,9 @@ class RunFolder:
         return require_space(needed, self.path, what, advice)
 
     def tokenizer_checksums(self) -> dict[str, str]:
-        files = sorted((self.path / "tokenizer").glob("*.*"))  # some desktops add files of theirs
+        files = sorted(
+            (self.path / "tokenizer").glob("*.*")
+        )  # some desktop environments add their own
         names = ("source.", "target.")
         return {
             path.name: checksum(read_own_file(path, MAX_TOKENIZER_BYTES))
@@ -214,7 +216,7 @@ class RunFolder:
 
     def load(self, step: int, *, for_training: bool) -> Checkpoint:
         """Read one checkpoint; raises CheckpointError naming the file that is damaged."""
-        return read_step(
+        return read_checkpoint(
             self.step_path(step), step, self.tokenizer_checksums(), for_training=for_training
         )
 
@@ -267,7 +269,7 @@ class RunFolder:
 
 
 class RunLock:
-    """Lock a folder against other trainings, until `release` or the end of this process.
+    """Lock a folder against other training processes, until `release` or the end of this process.
 
     A folder that does not exist is created, and removed again if nothing was written into it.
     """
@@ -278,7 +280,7 @@ class RunLock:
         self.warning = ""
         self.file: TextIO | None = None
         if fcntl is None:
-            self.warning = "this system has no locks: start only one training in a folder"
+            self.warning = "this system has no locks: run only one training process in a folder"
             return
         # Its last holder may remove the file after it was opened and before it is locked here.
         for _ in range(100):
@@ -311,7 +313,7 @@ class RunLock:
             ) from None
         except OSError as error:  # some network drives have no locks
             self.warning = (
-                f"{folder} cannot be locked ({error.strerror}): start only one training in it"
+                f"{folder} cannot be locked ({error.strerror}): run only one training process in it"
             )
 
     def is_at(self, folder: Path) -> bool:
@@ -334,7 +336,7 @@ class RunLock:
                 each.rmdir()  # only if it is still empty
 
 
-def scheduled_steps(steps: list[int], config: Config) -> list[int]:
+def regular_checkpoints(steps: list[int], config: Config) -> list[int]:
     """Return the steps that every run of this config saves, without those saved on a signal."""
     return [
         step
@@ -348,10 +350,10 @@ def scheduled_steps(steps: list[int], config: Config) -> list[int]:
 def steps_to_keep(
     steps: list[int], newest: int, best: int | None, config: Config
 ) -> set[int | None]:
-    """Return the steps, of some that are sorted newest first, to keep after `newest` was saved."""
+    """Return which of these steps (newest first) to keep once `newest` has been saved."""
     # Steps above `newest` are damaged: otherwise training would have resumed from them.
     own = [step for step in steps if step <= newest and step != best]
-    last = scheduled_steps(own, config)[: config.training.keep_checkpoints]
+    last = regular_checkpoints(own, config)[: config.training.keep_checkpoints]
     spare = last[1:] or own[:2]  # a fallback even for runs that were stopped early
     return {*last, *spare, newest, best}
 

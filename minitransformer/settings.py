@@ -1,4 +1,4 @@
-"""Every setting of a run with its default."""
+"""Every setting of a run: its type, its default and the values that it may have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -14,8 +14,9 @@ class Range:
     excludes_high: bool = False
 
     def __contains__(self, value: float) -> bool:
-        is_below = value < self.high or (value == self.high and not self.excludes_high)
-        return self.low <= value and is_below
+        return self.low <= value and (
+            value < self.high if self.excludes_high else value <= self.high
+        )
 
     def __str__(self) -> str:
         high = f"{self.high:,}" if isinstance(self.high, int) else f"{self.high:g}"
@@ -31,8 +32,8 @@ NonNegativeFloat = Annotated[float, Range(0, 1e12)]
 Fraction = Annotated[float, Range(0, 1, excludes_high=True)]
 
 CorpusPath = str | tuple[str, ...]  # a name, or the two files of an aligned pair
-DropOrStop = Literal["skip", "error"]  # for what cannot be trained on
-Policy = Literal["keep", "skip", "error"]
+SkipOrError = Literal["skip", "error"]  # for what cannot be trained on
+KeepSkipOrError = Literal["keep", "skip", "error"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +54,20 @@ class DataConfig:
 class FiltersConfig:
     """What becomes of a pair with a defect; the names are those of data/filters.py."""
 
-    malformed: DropOrStop = "skip"
-    not_utf8: DropOrStop = "skip"
-    empty: DropOrStop = "skip"
-    one_sided: DropOrStop = "skip"
-    too_long: DropOrStop = "skip"
-    header: Policy = "skip"
-    nul: Policy = "skip"
-    control: Policy = "skip"
-    not_nfc: Policy = "keep"
-    same_text: Policy = "keep"
-    duplicate: Policy = "keep"
-    several_targets: Policy = "keep"
-    overlap: Policy = "keep"
-    unknown: Policy = "keep"
+    malformed: SkipOrError = "skip"
+    not_utf8: SkipOrError = "skip"
+    empty: SkipOrError = "skip"
+    one_sided: SkipOrError = "skip"
+    too_long: SkipOrError = "skip"
+    header: KeepSkipOrError = "skip"
+    nul: KeepSkipOrError = "skip"
+    control: KeepSkipOrError = "skip"
+    not_nfc: KeepSkipOrError = "keep"
+    same_text: KeepSkipOrError = "keep"
+    duplicate: KeepSkipOrError = "keep"
+    several_targets: KeepSkipOrError = "keep"
+    overlap: KeepSkipOrError = "keep"
+    unknown: KeepSkipOrError = "keep"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,7 @@ class Config:
     logging: LoggingConfig = LoggingConfig()
 
 
-# Modules whose names are part of parameter names: those of run format 1, and the present ones.
+# Modules renamed since run format 1, old name to new; their names are part of parameter names.
 RENAMED_MODULES = {
     "widen": "fc1", "narrow": "fc2", "word": "input_proj", "state": "hidden_proj",
     "rightward": "forward_rnn", "leftward": "backward_rnn",
@@ -215,7 +216,7 @@ RENAMED: dict[str, Renaming] = {
     "model.share_embeddings": Renaming(("model.tie_embeddings",)),
     "model.start_token": Renaming(("model.decoder_start_token",)),
     "model.source_end": Renaming(("model.source_eos",)),
-    # The weight of the symmetric KL divergence was c; the paper's is alpha / 2.
+    # c was the weight beside the mean of both cross-entropies; R-Drop adds alpha to their sum.
     "training.consistency": Renaming(("training.rdrop_alpha",), twice),
     "training.accumulate": Renaming(("training.gradient_accumulation",)),
     "training.start_from": Renaming(("training.init_from",)),

@@ -92,7 +92,7 @@ def sync_folder(path: Path) -> None:
 def require_space(
     needed: int, folder: Path, what: str, advice: Callable[[], str]
 ) -> Iterator[None]:
-    """Raise CheckpointError if the disk has not enough space, before the block or within it."""
+    """Raise CheckpointError if the disk does not have enough space, before or during the block."""
 
     def refusal(why: str) -> CheckpointError:
         needs = f"it needs {needed:,} bytes, " * bool(needed)

@@ -13,7 +13,7 @@ from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import EOS, EOS_ID, Encoded, PairTokenizer
 from minitransformer.errors import UsageError, did_you_mean, printable_word
 from minitransformer.model.base import EncoderDecoder, choose_device
-from minitransformer.run import RunFolder, scheduled_steps
+from minitransformer.run import RunFolder, regular_checkpoints
 from minitransformer.search import GREEDY_SEARCH, TokenScore, beam_search, greedy
 from minitransformer.settings import Config
 
@@ -165,7 +165,7 @@ def load_checkpoints(
     steps = folder.steps()
     if count > 1:  # a checkpoint saved on a signal, between scheduled ones, would change the mean
         # After the last `keep_checkpoints`, there may be an older one that is kept as the best.
-        steps = scheduled_steps(steps, config)[: config.training.keep_checkpoints] or steps[:1]
+        steps = regular_checkpoints(steps, config)[: config.training.keep_checkpoints] or steps[:1]
     complaints: list[str] = []
     found = folder.load_last(count, complaints, for_training=False, among=steps)
     if len(found) < count and not complaints:

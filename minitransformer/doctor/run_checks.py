@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from minitransformer import __version__
-from minitransformer.checkpoint import TrainerState, read_step
+from minitransformer.checkpoint import TrainerState, read_checkpoint
 from minitransformer.config import load_config
 from minitransformer.data.batching import fold_in
 from minitransformer.data.corpus import SPLITS
@@ -174,7 +174,7 @@ def check_files(report: DoctorReport, run: RunFolder) -> list[TrainerState]:
     for step in run.steps():
         path = run.step_path(step)
         try:
-            checkpoint = read_step(path, step, checksums or {}, for_training=True)
+            checkpoint = read_checkpoint(path, step, checksums or {}, for_training=True)
         except CheckpointError as error:
             advice = "train.py skips it, and resumes from the newest valid one"
             report.add([CheckResult(path.name, FAILED, str(error), advice)])

@@ -1,4 +1,8 @@
-"""A warning during training when translations do not depend on the source, or no longer do."""
+"""A warning during training when translations do not depend on the source, or no longer do.
+
+A decoder that has become a language model may have a fair loss, and yet produce the same for every
+source. Giving each target the source of another sentence reveals that: the loss should rise.
+"""
 
 import math
 import sys
@@ -15,9 +19,9 @@ from minitransformer.model.base import EncoderDecoder
 from minitransformer.training.trainer import Callback, Trainer
 
 NUM_PAIRS = 64  # with which the dependence is measured
-MIN_GAIN = 0.05  # nats per token; below, the output does not depend on the source
-LOST_FRACTION = 0.1  # of a run's highest gain; below, the dependence is lost
-MIN_STEPS = 100  # before, a model may not have learned yet to use the source
+MIN_GAIN = 0.05  # nats per token; with less, the output does not depend on the source
+HIGH_GAIN = 0.5  # once a run has exceeded it, less than MIN_GAIN means that the dependence is lost
+MIN_STEPS = 100  # earlier, a model may not have learned to use the source yet
 
 
 class WatchSource(Callback):
@@ -46,7 +50,7 @@ def source_warning(gain: float, state: TrainerState, steps: int) -> str:
     highest = state.most_source_gain
     higher = "no higher" if gain <= 0 else f"only {gain:.3f} higher"
     measured = f"with another sentence's source, the loss is {higher}"
-    if highest > MIN_GAIN / LOST_FRACTION:
+    if highest > HIGH_GAIN:
         return (
             f"after step {state.step} translations no longer depend on the source: {measured} "
             f"(it was {highest:.3f}); a lower training.learning_rate may prevent that"
@@ -60,7 +64,7 @@ def source_warning(gain: float, state: TrainerState, steps: int) -> str:
 
 
 def source_gain(model: EncoderDecoder, pairs: Sequence[EncodedPair], start_id: int) -> float | None:
-    """Return how much another sentence's source raises the loss per token; None: too few pairs."""
+    """Return how much another source raises the loss per token; None for too few pairs."""
     by_source: dict[tuple[int, ...], EncodedPair] = {}
     for pair in pairs:
         by_source.setdefault(tuple(pair.source), pair)

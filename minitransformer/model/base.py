@@ -124,9 +124,9 @@ def build_model(
 ) -> EncoderDecoder:
     """Build a model of `config.kind`.
 
-    With `initialize=False`, for weights that will be loaded, they are uninitialised memory.
+    With `initialize=False`, the weights are left uninitialised, to be loaded afterwards.
     """
-    # Imported here: both modules import this one, and a run needs only one of them.
+    # Imported here: both modules import this one, and a Transformer does not need the other.
     model: EncoderDecoder
     if config.kind == "recurrent":
         from minitransformer.model.recurrent import Recurrent

@@ -60,7 +60,7 @@ class LayerCache(NamedTuple):
 class KeyValueCache:
     """The cache of a Transformer's decoder: that of each layer, and the target's padding mask.
 
-    It is good for one memory, whose keys and values cross-attention keeps.
+    It serves one memory only: cross-attention keeps that memory's keys and values.
     """
 
     def __init__(self, num_layers: int) -> None:

@@ -64,7 +64,7 @@ def head_loss(
 
     With `rdrop_alpha` α, the states are those of two dropout passes, one after the other, and the
     objective is the mean of both cross-entropies plus α/2 (KL(p ‖ q) + KL(q ‖ p)) / 2: half of
-    R-Drop's loss (Liang et al., 2021), which adds both cross-entropies up.
+    R-Drop's loss (Liang et al., 2021), which sums the two cross-entropies.
     """
     logits = head(states)  # [P·N, V]
     if not rdrop_alpha:

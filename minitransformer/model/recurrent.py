@@ -191,7 +191,7 @@ class SourceAttention(nn.Module):
     """Attention of the decoder's states s to the encoder's states h (Luong et al., 2015, 3.1).
 
     score = s · h or sᵀ W h; context = Σ softmax(score) h; the output is [context ; s], or
-    tanh(W_c [context ; s]) with `output_projection`.
+    tanh(W_O [context ; s]) with `output_projection` (their W_c).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -311,7 +311,7 @@ class Recurrent(EncoderDecoder):
         return states
 
     def new_cache(self, memory: Memory) -> StateCache:
-        """Start each decoder layer from the final state of the encoder layer of its number."""
+        """Start each decoder layer from the final state of the encoder layer beside it."""
         return StateCache(list(memory.final_states))
 
     def source_attentions(self) -> list[str]:

@@ -38,6 +38,9 @@ from minitransformer.model.trace import tap
 from minitransformer.settings import ModelConfig
 
 States = Float[Tensor, "batch length d_model"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu, "gelu": functional.gelu,
+}  # fmt: skip
 
 
 class Embedding(nn.Module):
@@ -139,7 +142,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.fc1 = Linear(config.d_model, config.d_ff, bias=config.bias)
         self.fc2 = Linear(config.d_ff, config.d_model, bias=config.bias)
-        self.activation = functional.relu if config.activation == "relu" else functional.gelu
+        self.activation = ACTIVATIONS[config.activation]
         self.dropout = config.activation_dropout
 
     def forward(self, x: States) -> States:

@@ -27,7 +27,7 @@ WATCHER_SECONDS = 2 * GRACE  # in which the watcher of a worker that has ended e
 
 
 class Ranks:
-    """This process's rank, and the collectives of all ranks; alone, there is nothing to exchange.
+    """This process's rank, and the collectives of all ranks, which do nothing in a single process.
 
     Objects are sent as bytes, as torch's own collectives for objects would pickle them.
     """

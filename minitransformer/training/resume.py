@@ -68,6 +68,8 @@ def prepare_setup(config: Config, run: RunFolder, fresh: bool) -> RunSetup:
     """Read the run folder and the corpus, as rank 0 does."""
     resumes = run.has_started and not fresh
     changes = changed_settings(run, config) if resumes else {}
+    if config.training.init_from and not resumes:
+        find_initial_weights(config.training.init_from)  # before a large corpus is read
     dataset = reload_data(run, config) if resumes else prepare_dataset(config)
     if run.lock and run.lock.warning:
         dataset.notes.append(run.lock.warning)
@@ -135,7 +137,7 @@ def to_broadcast(setup: RunSetup, config: Config) -> bytes:
 
 
 def from_broadcast(message: bytes, config: Config) -> RunSetup:
-    """Read the corpus with rank 0's tokenizer; refuse other settings or other pairs than its."""
+    """Read the corpus with rank 0's tokenizer; refuse other settings or pairs than rank 0's."""
     first = json.loads(message)
     if first["version"] != __version__:
         raise ConfigError(
@@ -188,13 +190,19 @@ def load_training_state(
     return state, [f"{damage}; went back to {checkpoint.path.name}" for damage in damages]
 
 
-def load_initial_weights(model: EncoderDecoder, name: str) -> None:
-    """Load the weights that `training.init_from` names: a file, or one that ships."""
+def find_initial_weights(name: str) -> Path:
+    """Return the file that `training.init_from` names, or the one of this name that ships."""
     shipped = {path.stem: path for path in WEIGHTS.glob("*.safetensors")}
     path = shipped[name] if name in shipped and not Path(name).is_file() else Path(name)
     if not path.exists():
         raise ConfigError(
-            f"training.init_from: there is no file '{name}'{did_you_mean(name, shipped)}; "
+            f"training.init_from: there is no file '{name}'{did_you_mean(name, shipped) or ';'} "
             f"weights that ship: {', '.join(sorted(shipped))}"
         )
-    copy_into(model_tensors(model), read_tensors(path.resolve()), name, partial=True)
+    return path
+
+
+def load_initial_weights(model: EncoderDecoder, name: str) -> None:
+    """Load weights from a file; the tensors that it lacks keep their initial values."""
+    tensors = read_tensors(find_initial_weights(name).resolve())
+    copy_into(model_tensors(model), tensors, name, partial=True)

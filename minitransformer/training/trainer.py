@@ -56,10 +56,10 @@ class Callback:
     """What a trainer calls at each stage of a run; the methods of this base class do nothing."""
 
     def on_start(self, trainer: "Trainer") -> None:
-        """Called when everything is loaded, before the first step."""
+        """Called on every rank when everything is loaded, also for a finished run."""
 
     def on_step(self, trainer: "Trainer", metrics: StepMetrics) -> None:
-        """Called after each optimizer step."""
+        """Called on every rank after each optimizer step."""
 
     def on_evaluation(self, trainer: "Trainer", evaluations: dict[str, Evaluation]) -> None:
         """Called on rank 0 when the splits have been scored."""
@@ -68,7 +68,7 @@ class Callback:
         """Called on rank 0 before a checkpoint is written, to update `trainer.state`."""
 
     def on_end(self, trainer: "Trainer", exit_code: int) -> None:
-        """Called when the run is finished (0), or was stopped by a signal and saved."""
+        """Called on every rank when the run is finished (0), or stopped by a signal and saved."""
 
 
 class Trainer:
@@ -115,6 +115,7 @@ class Trainer:
         vocab_sizes = len(self.tokenizer.source), len(self.tokenizer.target)
         self.model = build_model(config.model, *vocab_sizes, PAD_ID).to(self.device)
         with self.ranks.propagate_errors():
+            # The other ranks get the weights from `Ranks.wrap`.
             if training.init_from and not setup.resumes and self.ranks.is_first:
                 load_initial_weights(self.model, training.init_from)
             freeze_all_but(self.model, training.trainable)
@@ -214,7 +215,7 @@ class Trainer:
             )
         for callback in self.callbacks:
             callback.on_save(self)
-        self.run_folder.save(self.state, weights, optimizer_state, self.config)
+        self.run_folder.save_checkpoint(self.state, weights, optimizer_state, self.config)
 
     @property
     def is_finished(self) -> bool:
@@ -329,7 +330,7 @@ class Trainer:
                 self.run_folder.create(self.config, self.tokenizer)
 
     def broadcast_checkpoint(self) -> None:
-        """Continue on every rank from the state and the batch that rank 0 has loaded."""
+        """Send the state and the optimizer's to every rank; `Ranks.wrap` sends the weights."""
         self.broadcast_state()
         if self.ranks.world_size > 1:
             optimizer_state = self.ranks.broadcast(tensor_bytes(self.optimizer.state))

@@ -1,5 +1,6 @@
 """Sheets from YAML files: numbers stay the text that was printed, errors name their position."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 from decimal import Decimal
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from minitransformer.config import MAX_FILE_BYTES, TextLoader, describe, read_yaml
+from minitransformer.config import MAX_FILE_BYTES, StrictLoader, describe, read_yaml
 from minitransformer.errors import SheetError, did_you_mean
 from minitransformer.storage import read_regular_file
 from minitransformer.worked.formulas import Formula, read_formula
@@ -39,6 +40,14 @@ SHEET_KEYS = {"title", "source", "repeats", "rounding", "conventions", "readings
 STEP_KEYS = {"name", "says", "compute", "also", "traced", "printed", "decimals", "reprint", "scan",
              "uncheckable", "verdict", "text", "check", "note"}  # fmt: skip
 SLIP_KEYS = {"number", "step", "cells", "wrote", "right", "why", "as"}
+
+
+class TextLoader(StrictLoader):
+    """Load every scalar as the text that was written: 0.50 stays 0.50."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
 Complete = TypeVar("Complete", SheetModel, SheetRun)
 
 
