@@ -1,4 +1,4 @@
-"""Mistakes beyond the seven pitfalls, for the checks that no pitfall fails."""
+"""Deliberate mistakes in models, for checks of the doctor that no pitfall makes fail."""
 
 from contextlib import AbstractContextManager
 
@@ -24,7 +24,7 @@ run_recurrence, run_decoder = Recurrence.forward, RecurrentDecoder.forward
 
 
 def positions_restart() -> AbstractContextManager[None]:
-    """Each cached token gets the position of the first one."""
+    """Give each cached token the position of the first one."""
 
     def embed_at_0(self: Embedding, ids: Tensor, start: int = 0) -> Tensor:
         return embed(self, ids, 0)
@@ -36,7 +36,7 @@ def positions_restart() -> AbstractContextManager[None]:
 
 
 def unknown_masked() -> AbstractContextManager[None]:
-    """Unknown words are masked like padding, so that some queries have no key."""
+    """Mask unknown words like padding, so that some queries have no key."""
 
     def mask_unknown(ids: Tensor, pad_id: int) -> Tensor:
         return (ids > UNK_ID)[:, None, None, :]
@@ -45,7 +45,7 @@ def unknown_masked() -> AbstractContextManager[None]:
 
 
 def encoder_detached() -> AbstractContextManager[None]:
-    """The encoder gets no gradient."""
+    """Detach the encoder, so that it gets no gradient."""
 
     def encode_transformer(self: Transformer, source: Tensor) -> Memory:
         memory = transformer_encode(self, source)
@@ -62,12 +62,12 @@ def encoder_detached() -> AbstractContextManager[None]:
 
 
 def decoder_right_to_left() -> AbstractContextManager[None]:
-    """A recurrent decoder reads later tokens first."""
+    """Run a recurrent decoder from right to left."""
 
     def forward(
         self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        if mask is not None:  # the encoder's, which may
+        if mask is not None:  # the encoder's, which may be bidirectional
             return run_recurrence(self, inputs, state, mask)
         states, last = run_recurrence(self, inputs.flip(1), state)
         return states.flip(1), last
@@ -76,7 +76,7 @@ def decoder_right_to_left() -> AbstractContextManager[None]:
 
 
 def padding_read() -> AbstractContextManager[None]:
-    """A recurrent encoder reads padding as words; attention still masks it."""
+    """Let a recurrent encoder read padding as words; attention still masks it."""
 
     def forward(
         self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
@@ -87,7 +87,7 @@ def padding_read() -> AbstractContextManager[None]:
 
 
 def encoder_without_state() -> AbstractContextManager[None]:
-    """A recurrent encoder computes each state from the initial one."""
+    """Compute each state of a recurrent encoder from the initial one."""
 
     def forward(
         self: Recurrence, inputs: Tensor, state: State, mask: Tensor | None = None
@@ -105,7 +105,7 @@ def encoder_without_state() -> AbstractContextManager[None]:
 
 
 def cache_not_updated() -> AbstractContextManager[None]:
-    """A recurrent decoder starts each token from the state before the first one."""
+    """Start each token of a recurrent decoder from the state before the first one."""
 
     def forward(
         self: RecurrentDecoder, target: Tensor, memory: Memory, cache: StateCache
@@ -119,7 +119,7 @@ def cache_not_updated() -> AbstractContextManager[None]:
 
 
 def decoder_starts_at_zero() -> AbstractContextManager[None]:
-    """A recurrent decoder does not start from the encoder's final state."""
+    """Start a recurrent decoder from zeros instead of the encoder's final state."""
 
     def new_cache(self: Recurrent, memory: Memory) -> StateCache:
         return StateCache([tuple(0 * part for part in state) for state in memory.final_states])

@@ -1,4 +1,4 @@
-"""The system's Chromium, for tests of pages."""
+"""A fixture that runs the system's Chromium, for tests of pages."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))
 @pytest.fixture(scope="module")
 def browser():
     if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
+        pytest.skip("chromium is not installed")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,3 +1,5 @@
+"""Settings of hypothesis, and runs of the shipped configs that several tests use."""
+
 import os
 from pathlib import Path
 
@@ -6,12 +8,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.processes import Finished, Running
 
-# Some virtual machines report AMX and end bf16 products with an illegal instruction. Without effect
-# on processors that have less, and on float32.
+# Some virtual machines report AMX but stop at an illegal instruction in bf16 matrix products. This
+# limit changes nothing in float32 or on processors without AMX.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# A property is tried on a few examples each time; `pytest -m hypothesis --hypothesis-profile=many`
-# tries many, and so does a slow test. How long one takes is no fact about it.
+# Property tests draw few examples by default; `pytest -m hypothesis --hypothesis-profile=many`
+# draws many, as does a slow test. Deadlines are off because run time depends on the machine.
 settings.register_profile(
     "few", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -20,7 +22,7 @@ settings.load_profile("few")
 
 
 class TrainedRun:
-    """A shipped config, trained by the command that the README shows."""
+    """A run of a shipped config, trained with the command in the README."""
 
     def __init__(self, config: str, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +36,7 @@ class TrainedRun:
 
 @pytest.fixture(scope="session")
 def shipped_runs(tmp_path_factory) -> list[TrainedRun]:
-    """All at once: each trains on one thread."""
+    """Train all runs at the same time, each on one thread."""
     names = ("tiny", "tiny-bn", "tiny-rnn")
     runs = [TrainedRun(name, tmp_path_factory.mktemp(name)) for name in names]
     return [run.finish() for run in runs]

@@ -1,4 +1,4 @@
-"""Corpora written to files and read back, for tests."""
+"""Write corpora in every file format, and load them."""
 
 import csv
 import json
@@ -14,7 +14,7 @@ def corpus_of(*, filters: dict[str, str] | None = None, **data) -> Corpus:
 
 
 def train_split(content: bytes, tmp_path: Path, name: str = "pairs.tsv", **settings):
-    """The training split of a file with this content."""
+    """Load the training split of a file with this content."""
     return corpus_of(train=write(content, tmp_path, name), **settings).train
 
 
@@ -24,7 +24,7 @@ def write(content: bytes, folder: Path, name: str = "pairs.tsv") -> str:
 
 
 def counts(split) -> dict[str, tuple[int, int]]:
-    """How often each defect was found, and where first."""
+    """Return the count of each defect and the line where it first occurs."""
     return {name: (each.count, each.first) for name, each in split.report.defects.items()}
 
 
@@ -63,14 +63,14 @@ def write_parquet(pairs: list[Pair], folder: Path) -> str:
 
 
 def write_split_files(pairs: list[Pair], folder: Path) -> str:
-    """A folder with a file for each split."""
+    """Write a folder with one file per split."""
     (folder / "splits").mkdir()
     Path(write_csv(pairs, folder / "splits")).rename(folder / "splits" / "train.csv")
     return str(folder / "splits")
 
 
 def write_folder(pairs: list[Pair], folder: Path) -> str:
-    """A folder such as a data set on the hub is."""
+    """Write a folder that looks like a dataset on the hub."""
     (folder / "owner" / "corpus").mkdir(parents=True)
     path = Path(write_parquet(pairs, folder / "owner" / "corpus"))
     path.rename(path.with_name("train-00000-of-00001.parquet"))

@@ -1,4 +1,4 @@
-"""Content with something wrong in it, as hypothesis draws it: bytes of files, lines of text."""
+"""Hypothesis strategies for damaged files and garbage lines."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ NASTY = [
     b"-1", b"0", b"nan", b"null", b"9" * 20, "\u200d👩🏽\u0338".encode(), b"%s", b"..",
 ]  # fmt: skip
 nasty_bytes = st.sampled_from(NASTY) | st.binary(max_size=8)
-# An offset as a fraction of the length: every part of a long file is as likely.
+# The offset is a fraction of the length, so that every part of a file is equally likely.
 edits = st.tuples(
     st.sampled_from(["flip", "insert", "delete", "truncate", "repeat", "replace"]),
     st.floats(0, 1, exclude_max=True),
@@ -20,8 +20,8 @@ edits = st.tuples(
 )
 
 
-def edited(content: bytes, edit: tuple[str, float, int, bytes]) -> bytes:
-    """Content with one thing done to it."""
+def apply_edit(content: bytes, edit: tuple[str, float, int, bytes]) -> bytes:
+    """Apply one edit to content."""
     kind, fraction, size, piece = edit
     offset = int(fraction * len(content))
     end = offset + size
@@ -38,19 +38,19 @@ def edited(content: bytes, edit: tuple[str, float, int, bytes]) -> bytes:
     }[kind]
 
 
-def damaged(content: bytes, most: int = 4) -> st.SearchStrategy[bytes]:
-    """Content with a few things done to it, one after the other."""
+def damaged(content: bytes, max_edits: int = 4) -> st.SearchStrategy[bytes]:
+    """Draw content to which 1 to `max_edits` edits have been applied."""
 
     def apply(drawn: list[tuple[str, float, int, bytes]]) -> bytes:
         result = content
         for edit in drawn:
-            result = edited(result, edit)
+            result = apply_edit(result, edit)
         return result
 
-    return st.lists(edits, min_size=1, max_size=most).map(apply)
+    return st.lists(edits, min_size=1, max_size=max_edits).map(apply)
 
 
-lines_of_rubbish = st.one_of(
+garbage_lines = st.one_of(
     st.binary(max_size=30),
     st.lists(st.sampled_from(NASTY), max_size=6).map(b"".join),
     st.text(max_size=30).map(lambda text: text.encode("utf-8", "surrogatepass")),
@@ -68,8 +68,8 @@ lines_of_rubbish = st.one_of(
 ).map(lambda line: line.replace(b"\n", b""))
 
 
-def outcome(call: Callable[[], object], *errors: type[Exception]):
-    """What a call returns, or which of the errors that it may raise."""
+def result_or_error(call: Callable[[], object], *errors: type[Exception]):
+    """Return the result of a call, or the error of a given type that it raises."""
     try:
         return call()
     except errors as error:

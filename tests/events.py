@@ -33,7 +33,7 @@ def points(path: Path) -> list[Point]:
 
 
 def series(path: Path) -> dict[str, dict[int, object]]:
-    """Return values by tag and step, each of which must be unique."""
+    """Return values by tag and step; fail if a tag has two values at one step."""
     found: dict[str, dict[int, object]] = {}
     for tag, step, value in points(path):
         assert step not in found.setdefault(tag, {}), f"duplicate {tag} at {step}"

@@ -1,7 +1,7 @@
-"""Faults at every point at which a real process changes the disk; the product knows nothing of it.
+"""Inject faults into real processes wherever they change the disk, without changing the product.
 
-A Fault is handed to tests.processes.Running. Before the script begins, it puts its ear to Python's
-audit events and stands between files and the system; at the nth change below `runs` it strikes.
+A Fault is passed to tests.processes.Running. Before the script starts, it adds an audit hook and
+replaces `open` and `os.fsync`, and it acts at the nth change below `runs`.
 """
 
 import builtins
@@ -26,36 +26,36 @@ Sabotage = Callable[[], None]
 CHANGES = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "os.link", "os.symlink"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
-genuine_open, genuine_fsync = io.open, os.fsync
+original_open, original_fsync = io.open, os.fsync
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls a process when it is about to change the disk for the nth time.
+    """A fault of a process that is about to change the disk for the nth time.
 
     kill: SIGKILL before the change. tear: half of a write, then SIGKILL. power cut: SIGKILL, and
-    files keep only what was synced. disk full: this write and all later ones get half through.
-    SIGINT, SIGTERM: the signal; "SIGINT twice": again at the next change. nothing: only notes.
+    files keep only what was synced. disk full: this write and all later ones stop halfway.
+    SIGINT, SIGTERM: the signal; "SIGINT twice": again at the next change. nothing: no fault.
     """
 
     how: str = "nothing"
     at: int = 0  # counted from 1
-    noted: Path | None = None  # a file that gets a line per point: its kind and its path
-    broken: Sabotage | None = None  # breaks the product first, to see that it is noticed
+    noted: Path | None = None  # a file that gets a line per change: its kind and its path
+    broken: Sabotage | None = None  # breaks the product first, to test that this is detected
 
     def __call__(self) -> None:
         if self.broken:
             self.broken()
-        Saboteur(self).install()
+        FaultInjector(self).install()
 
 
 @dataclass(frozen=True)
 class AtCall:
-    """Something happens when a function is called for the nth time."""
+    """An action at the nth call of a function."""
 
     module: str
     function: str  # or Class.method
-    deed: Sabotage
+    action: Sabotage
     at: int = 1
 
     def __call__(self) -> None:
@@ -63,12 +63,12 @@ class AtCall:
         *classes, name = self.function.split(".")
         for each in classes:
             owner = getattr(owner, each)
-        genuine, calls = getattr(owner, name), count(1)
+        original, calls = getattr(owner, name), count(1)
 
         def called(*arguments: Any, **options: Any) -> Any:
             if next(calls) == self.at:
-                self.deed()
-            return genuine(*arguments, **options)
+                self.action()
+            return original(*arguments, **options)
 
         setattr(owner, name, called)
 
@@ -77,8 +77,8 @@ def signal_at_call(number: int, module: str, function: str) -> AtCall:
     return AtCall(module, function, partial(signal.raise_signal, number))
 
 
-class Each:
-    """Several of them."""
+class Combined:
+    """Several sabotages, one after the other."""
 
     def __init__(self, *sabotages: Sabotage) -> None:
         self.sabotages = sabotages
@@ -90,7 +90,7 @@ class Each:
 
 @dataclass(frozen=True)
 class OnRank:
-    """A sabotage of one of several training processes, handed to the one that starts the others."""
+    """A sabotage of one rank, passed to the process that launches the others."""
 
     rank: int
     sabotage: Sabotage
@@ -99,41 +99,41 @@ class OnRank:
         if self.rank == 0:
             self.sabotage()
             return
-        genuine, before = subprocess.Popen, Path(__file__).with_name("sabotaged_worker.py")
+        original, worker_script = subprocess.Popen, Path(__file__).with_name("sabotaged_worker.py")
 
         def start(command: list[str], env: dict[str, str], **options: Any) -> Any:
             if env["RANK"] == str(self.rank):
                 python, *rest = command
-                command = [python, str(before), pickle.dumps(self.sabotage).hex(), *rest]
-            return genuine(command, env=env, **options)
+                command = [python, str(worker_script), pickle.dumps(self.sabotage).hex(), *rest]
+            return original(command, env=env, **options)
 
         subprocess.Popen = start  # type: ignore[assignment, misc]
 
 
 @dataclass(frozen=True)
-class KillNoted:
-    """SIGKILL; a file keeps the moment at which it came."""
+class RecordAndKill:
+    """SIGKILL, after its time was written to a file."""
 
-    note: Path
+    time_file: Path
 
     def __call__(self) -> None:
-        self.note.write_text(repr(time.monotonic()))
-        end()
+        self.time_file.write_text(repr(time.monotonic()))
+        kill_self()
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of a run of several processes, by the function with which it begins."""
+    """A phase of distributed training, identified by the function that begins it."""
 
     rank_0: str  # as module:function
     worker: str
     at: int = 1  # the nth call since the process began
 
-    def kill(self, rank: int, note: Path) -> OnRank:
-        """SIGKILL of a rank when it comes to this phase."""
+    def kill(self, rank: int, time_file: Path) -> OnRank:
+        """Return a sabotage that kills a rank at the beginning of this phase."""
         module, _, function = (self.worker if rank else self.rank_0).partition(":")
-        deed = KillNoted(note)
-        return OnRank(rank, AtCall(module, function, deed, self.at) if function else deed)
+        action = RecordAndKill(time_file)
+        return OnRank(rank, AtCall(module, function, action, self.at) if function else action)
 
 
 def same_call(call: str, at: int = 1) -> Phase:
@@ -142,9 +142,7 @@ def same_call(call: str, at: int = 1) -> Phase:
 
 TRAINING = "minitransformer.training"
 PHASES = {
-    "starting": Phase(
-        "minitransformer.model.base:choose_device", ""
-    ),  # a worker: before any import
+    "starting": Phase("minitransformer.model.base:choose_device", ""),  # worker: before any import
     "torch loaded": same_call(f"{TRAINING}.distributed:open_store"),
     "joining": same_call("torch.distributed:init_process_group"),
     "loading the corpus": Phase(  # the others wait for rank 0
@@ -155,7 +153,7 @@ PHASES = {
     "a step": same_call(f"{TRAINING}.trainer:learning_rate", 5),
     "an evaluation": same_call(f"{TRAINING}.trainer:Trainer.evaluate_splits", 2),
     "a save": Phase(  # which the others wait for
-        "minitransformer.run:RunFolder.save", f"{TRAINING}.trainer:Trainer.save", 2
+        "minitransformer.run:RunFolder.save_checkpoint", f"{TRAINING}.trainer:Trainer.save", 2
     ),
     "the end": same_call("torch.distributed:destroy_process_group"),
 }
@@ -163,17 +161,17 @@ PHASES = {
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """No file may grow beyond so many bytes."""
+    """A limit on the size of every file."""
 
-    most: int
+    max_bytes: int
 
     def __call__(self) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self.most, self.most))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.max_bytes, self.max_bytes))
 
 
 @dataclass(frozen=True)
 class Delay:
-    """The script begins late."""
+    """A delay before the script starts."""
 
     seconds: float
 
@@ -181,54 +179,54 @@ class Delay:
         time.sleep(self.seconds)
 
 
-class Saboteur:
-    """Sits inside a process, counts its changes of the disk, and strikes at one of them."""
+class FaultInjector:
+    """Counts the changes that a process makes to the disk, and causes the fault at one of them."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self.folder = os.path.abspath("runs")
         self.count = 0
-        self.is_striking = False
-        self.notes = -1
+        self.is_acting = False
+        self.record_fd = -1
         if fault.noted:
-            self.notes = os.open(fault.noted, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self.record_fd = os.open(fault.noted, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self.synced = {
             (status.st_dev, status.st_ino): status.st_size
             for status in map(os.stat, files_below(self.folder))
         }
 
     def install(self) -> None:
-        sys.addaudithook(self.hear)
-        os.fsync = self.sync
+        sys.addaudithook(self.audit)
+        os.fsync = self.fsync
         io.open = builtins.open = self.open  # type: ignore[assignment]
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit event comes before its deed."""
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Handle an audit event, which precedes the change that it reports."""
         if event == "open":
             path, _, flags = arguments
             if flags & WRITING and not isinstance(path, int):
-                self.point("open", full_path(path))
+                self.on_change("open", full_path(path))
         elif event in CHANGES:
             folder = arguments[-1] if event in ("os.remove", "os.rmdir", "os.mkdir") else -1
-            self.point(event.removeprefix("os."), full_path(arguments[0], folder))
+            self.on_change(event.removeprefix("os."), full_path(arguments[0], folder))
 
     def open(self, file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None,
              errors: Any = None, newline: Any = None, closefd: bool = True,
              opener: Any = None) -> Any:  # fmt: skip
-        """What is written below the folder goes through a file that counts."""
+        """Open files that are written below the folder as CountedFile."""
         is_other = isinstance(file, int) or opener or not set(mode) & set("wax+")
         if is_other or not self.is_inside(full_path(file)):
-            return genuine_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            return original_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
         raw = CountedFile(self, os.fspath(file), mode.replace("b", "").replace("t", ""))
         if buffering == 0:
             return raw
         buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
         return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
 
-    def sync(self, handle: int) -> None:
+    def fsync(self, handle: int) -> None:
         path = full_path(handle)
-        self.point("fsync", path)
-        genuine_fsync(handle)
+        self.on_change("fsync", path)
+        original_fsync(handle)
         if self.is_inside(path):
             status = os.fstat(handle)
             self.synced[status.st_dev, status.st_ino] = status.st_size
@@ -236,30 +234,32 @@ class Saboteur:
     def is_inside(self, path: str) -> bool:
         return path == self.folder or path.startswith(self.folder + os.sep)
 
-    def point(self, kind: str, path: str, put: Callable[[], object] | None = None) -> None:
-        """The disk is about to change; `put` would write half of what is to be written."""
-        if self.is_striking or not self.is_inside(path):
+    def on_change(
+        self, kind: str, path: str, write_half: Callable[[], object] | None = None
+    ) -> None:
+        """Handle a change before it happens; `write_half` writes half of the content."""
+        if self.is_acting or not self.is_inside(path):
             return
         self.count += 1
-        if self.notes >= 0:
-            os.write(self.notes, f"{kind} {os.path.relpath(path, self.folder)}\n".encode())
+        if self.record_fd >= 0:
+            os.write(self.record_fd, f"{kind} {os.path.relpath(path, self.folder)}\n".encode())
         how, is_now = self.fault.how, self.count == self.fault.at
-        if how == "disk full" and 0 < self.fault.at <= self.count and put:
-            put()
+        if how == "disk full" and 0 < self.fault.at <= self.count and write_half:
+            write_half()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         if is_now and how in ("kill", "tear", "power cut"):
-            self.is_striking = True
-            if how == "tear" and put:
-                put()
+            self.is_acting = True
+            if how == "tear" and write_half:
+                write_half()
             if how == "power cut":
-                self.forget_what_was_not_synced()
-            end()
+                self.truncate_to_synced()
+            kill_self()
         name, _, twice = how.partition(" ")
         if name in SIGNALS and (is_now or (twice and self.count == self.fault.at + 1)):
             os.kill(os.getpid(), SIGNALS[name])
 
-    def forget_what_was_not_synced(self) -> None:
-        """A power cut may take from a file all that came after its last sync."""
+    def truncate_to_synced(self) -> None:
+        """Cut each file to its length at its last fsync, as a power cut may."""
         for path in files_below(self.folder):
             status = os.stat(path)
             length = self.synced.get((status.st_dev, status.st_ino), 0)
@@ -268,21 +268,21 @@ class Saboteur:
 
 
 class CountedFile(io.FileIO):
-    """A file each of whose writes is a point."""
+    """A file whose writes are counted as changes."""
 
-    def __init__(self, saboteur: Saboteur, path: str, mode: str) -> None:
+    def __init__(self, injector: FaultInjector, path: str, mode: str) -> None:
         super().__init__(path, mode)
-        self.saboteur = saboteur
+        self.injector = injector
 
     def write(self, content: Any) -> int:
         half = bytes(content)[: len(bytes(content)) // 2]
         write = super().write
-        self.saboteur.point("write", full_path(self.name), lambda: write(half))
+        self.injector.on_change("write", full_path(self.name), lambda: write(half))
         return write(content)
 
 
 def full_path(path: Any, folder: Any = -1) -> str:
-    """The absolute path of a name, of a name in an open folder, or of what a handle stands for."""
+    """Return the absolute path of a file, of a file in an open folder, or of a file descriptor."""
     if isinstance(path, int):
         return os.readlink(f"/proc/self/fd/{path}")
     if isinstance(folder, int) and folder >= 0:
@@ -294,6 +294,6 @@ def files_below(folder: str) -> list[str]:
     return [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
 
 
-def end() -> NoReturn:
+def kill_self() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("SIGKILL has no effect")

@@ -1,4 +1,4 @@
-"""Imported by the process that all are forked from: until they begin, Ctrl-C simply ends them."""
+"""Reset SIGINT to its default action on import; preloaded by the fork server."""
 
 import signal
 

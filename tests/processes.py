@@ -1,4 +1,4 @@
-"""Runs train.py and translate.py as real processes, forked from one that has torch loaded."""
+"""Run train.py and translate.py as real processes, forked from one that has loaded torch."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ context.set_forkserver_preload(
 )
 
 
-LOST = 255  # what multiprocessing says of a process whose exit code it did not get to know
+UNKNOWN_EXIT_CODE = 255  # reported by multiprocessing if it could not get the exit code
 
 
 class Finished(NamedTuple):
@@ -35,7 +35,7 @@ class Finished(NamedTuple):
 
 
 class Running:
-    """A script that has been started in a folder of its own."""
+    """A script that runs as a process, with its standard streams in files of a folder."""
 
     def __init__(self, script: str, *arguments: object, folder: Path, stdin: bytes = b"",
                  terminal: str | None = None,
@@ -45,7 +45,7 @@ class Running:
             folder / f".{name}.{stream}" for stream in ("out", "err", "code")
         )
         self.code.unlink(missing_ok=True)
-        for path in (self.out, self.err):  # of a process that does not get far enough to make them
+        for path in (self.out, self.err):  # the process may end before it creates them
             path.write_bytes(b"")
         (folder / f".{name}.in").write_bytes(stdin)
         self.process = context.Process(
@@ -58,9 +58,9 @@ class Running:
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
-    def wait_until(self, is_so: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
-        while not is_so():
+        while not condition():
             assert self.process.is_alive(), self.err.read_text(encoding="utf-8")
             assert time.monotonic() < deadline, "waited too long"
             time.sleep(0.005)
@@ -71,16 +71,16 @@ class Running:
         out, err = (path.read_bytes().decode("utf-8") for path in (self.out, self.err))
         assert "Traceback" not in err, err
         code = self.process.exitcode
-        if code == LOST and self.code.exists():
+        if code == UNKNOWN_EXIT_CODE and self.code.exists():
             code = int(self.code.read_text())
         return Finished(code, out, err)
 
 
 def processes_in(folder: Path) -> list[int]:
-    """The processes that work in a folder, those apart that have ended and were not waited for."""
+    """Return the ids of the processes that run in a folder, except zombies."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has just ended
             is_zombie = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "Z"
             if process.joinpath("cwd").readlink() == folder.resolve() and not is_zombie:
                 found.append(int(process.name))
@@ -88,7 +88,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def wait_until_ended(folder: Path, since: float, seconds: float = 20) -> float:
-    """Wait for the end of all processes that work in a folder; returns how long it took."""
+    """Wait until no process runs in a folder; return the seconds that passed since `since`."""
     while left := processes_in(folder):
         assert time.monotonic() < since + seconds, f"{len(left)} processes are left"
         time.sleep(0.01)
@@ -103,20 +103,20 @@ def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Fi
 
 def run_script(script: str, arguments: list[str], folder: Path, terminal: str | None,
                sabotage: Callable[[], None] | None) -> None:  # fmt: skip
-    # What a shell starts in the background ignores Ctrl-C, and so would all that is forked from it.
-    # It is as a script has it that loads: to the signal's own effect, and no traceback from here.
+    # Background jobs of a shell ignore SIGINT, and forked processes inherit that. With the default
+    # action, Ctrl-C ends the process without a traceback, as it ends train.py during its imports.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    multiprocessing.set_start_method("fork", force=True)  # as it was before somebody forked it
+    multiprocessing.set_start_method("fork", force=True)  # instead of that of the fork server
     os.chdir(folder)
     names = [f".{Path(script).name}.{stream}" for stream in ("in", "out", "err")]
     flags = [os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2]
     for number, (name, flag) in enumerate(zip(names, flags, strict=True)):
         os.dup2(os.open(name, flag, 0o600), number)
     if terminal is not None:
-        os.setsid()  # so that the terminal becomes its own, and Ctrl-C reaches it
-        line = os.open(terminal, os.O_RDWR)
-        os.dup2(line, 0)
-        os.dup2(line, 1)
+        os.setsid()  # the terminal becomes its controlling terminal, so that Ctrl-C reaches it
+        handle = os.open(terminal, os.O_RDWR)
+        os.dup2(handle, 0)
+        os.dup2(handle, 1)
     sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(open(number, "wb", closefd=False), line_buffering=number == 2)  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""Runs a worker's command after a sabotage: sabotaged_worker.py SABOTAGE train.py --config …"""
+"""Run a worker's command after a sabotage: sabotaged_worker.py SABOTAGE train.py --config …"""
 
 import pickle
 import runpy

@@ -1,4 +1,4 @@
-"""Runs small enough to be trained inside a test."""
+"""Configs, trainers and translators that are small enough for a test."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ NO_DROPOUT = (
     "model.cross_attention_dropout=0",
     "model.activation_dropout=0",
 )
-# Rates of SMALL that a recurrent model does not have.
+# The dropout rates of SMALL that a recurrent model lacks.
 NO_TRANSFORMER_DROPOUT = ("model.self_attention_dropout=0", "model.activation_dropout=0")
 
 
@@ -56,10 +56,11 @@ def trainer_for(folder: Path, *changes: str, callbacks=(), fresh: bool = False) 
 
 
 def translator_for(folder: Path, *changes: str) -> Translator:
-    """A translator that has learnt nothing yet, of any shape."""
+    """Return a translator with an untrained model whose parameters are all random."""
     trainer = trainer_for(folder, *changes)
     with torch.no_grad():
-        for parameter in trainer.model.parameters():  # biases and norms start at constants
+        # Biases and norms are initialized to constants.
+        for parameter in trainer.model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return Translator(trainer.model.eval(), trainer.tokenizer, trainer.config)
 
@@ -75,7 +76,7 @@ def same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -
 
 
 def final_hashes(run: Path) -> dict[str, str]:
-    """Checksums of a run's last weights and optimizer."""
+    """Return the checksums of a run's last weights and optimizer state."""
     folder = run / "checkpoints" / (run / "checkpoints" / "last").read_text().strip()
     return {
         name: checksum((folder / name).read_bytes())

@@ -1,4 +1,4 @@
-"""A short run, what must be the same at its end whatever happened, and many such runs."""
+"""Short training runs that are interrupted and resumed, and how they must end."""
 
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -33,11 +33,11 @@ SHORT = (
     "logging.examples=1",
 )
 LONGER = ("training.steps=24", "training.save_every=3", "evaluation.every=8")
-CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # a clock's digits are of different lengths
+CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # depend on the wall clock
 
-PATIENCE = 120  # seconds that a process may take
+PROCESS_TIMEOUT = 120  # seconds
 
-Moments = list[tuple[float, Callable[[Running], None]]]  # seconds from a start, and what is done
+Moments = list[tuple[float, Callable[[Running], None]]]  # actions, by seconds after the start
 Job = Generator[tuple[Running, Moments], None, None]
 
 
@@ -51,11 +51,11 @@ def run_in(folder: Path) -> Path:
 
 
 def sending(number: int) -> Callable[[Running], None]:
-    def deed(running: Running) -> None:
-        with suppress(ProcessLookupError):  # it ended a moment before
+    def action(running: Running) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
             running.signal(number)
 
-    return deed
+    return action
 
 
 def start(folder: Path, fault: Sabotage | None = None, *changes: str) -> Running:
@@ -63,7 +63,7 @@ def start(folder: Path, fault: Sabotage | None = None, *changes: str) -> Running
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """Return everything that a run leaves except for times."""
+    """Return everything that a run writes, except times."""
     last = (run / "checkpoints/last").read_text().strip()
     content = (run / "checkpoints" / last / "state.json").read_bytes()
     state = read_json_with_checksum(content, last)["state"]
@@ -90,20 +90,20 @@ def check_newest(run: Path) -> None:
         folder.load(folder.steps()[0], for_training=True)
 
 
-def complaints(finished: Finished) -> list[str]:
-    """What a run has to say of its folder; warnings are about what so short a run has learnt."""
+def errors_and_notes(finished: Finished) -> list[str]:
+    """Return a run's error and note lines, without the warnings that short runs may print."""
     lines = [*finished.out.splitlines(), *finished.err.splitlines()]
     return [line for line in lines if line.startswith(("error:", "note:"))]
 
 
 class Uninterrupted(NamedTuple):
-    """A run without faults."""
+    """The results of a run without faults."""
 
     outcome: dict[str, Any]
-    points: list[str]  # the kind and the path of each change of the disk
+    points: list[str]  # kind and path of each change to the disk
 
     def call_index(self, kind: str, file: str) -> int:
-        """The number of the last point of a kind at a file."""
+        """Return the index, counted from 1, of the last change of a kind to a file."""
         return max(
             number for number, point in enumerate(self.points, start=1)
             if point.startswith(f"{kind} ") and point.endswith(file)
@@ -120,45 +120,47 @@ def uninterrupted_in(folder: Path, *changes: str, broken: Sabotage | None = None
 def side_by_side(
     jobs: Iterable[Job], at_once: int = 2, is_over: Callable[[], bool] = lambda: False
 ) -> None:
-    """Run jobs so many at a time; a job yields each process that it wants to see the end of."""
+    """Run `at_once` jobs in parallel; a job yields each process whose end it waits for."""
     waiting = iter(jobs)
-    going: dict[int, tuple[Job, Running, Moments, float]] = {}
+    active: dict[int, tuple[Job, Running, Moments, float]] = {}
 
-    def go_on(job: Job | None) -> None:
+    def advance(job: Job | None) -> None:
         while job or (job := next(waiting, None)):
             if step := next(job, None):
                 running, moments = step
                 now = time.monotonic()
-                due = sorted(((now + after, deed) for after, deed in moments), key=itemgetter(0))
-                going[running.process.sentinel] = (job, running, due, now)
+                due = sorted(
+                    ((now + after, action) for after, action in moments), key=itemgetter(0)
+                )
+                active[running.process.sentinel] = (job, running, due, now)
                 return
             job = None
 
     for _ in range(at_once):
-        go_on(None)
-    while going:
+        advance(None)
+    while active:
         now = time.monotonic()
-        due = [moments[0][0] - now for _, _, moments, _ in going.values() if moments]
-        ended = wait(list(going), max(0.0, min([0.5, *due])))
-        if is_over():  # by a Ctrl-C that may have reached the processes, too
+        due = [moments[0][0] - now for _, _, moments, _ in active.values() if moments]
+        ended = wait(list(active), max(0.0, min([0.5, *due])))
+        if is_over():  # by Ctrl-C, which may have reached the processes, too
             break
-        for _, running, moments, _ in going.values():
+        for _, running, moments, _ in active.values():
             while moments and moments[0][0] <= time.monotonic():
-                deed = moments.pop(0)[1]
+                action = moments.pop(0)[1]
                 if running.process.is_alive():
-                    deed(running)
+                    action(running)
         for sentinel in ended:
-            job, running, _, _ = going.pop(sentinel)
+            job, running, _, _ = active.pop(sentinel)
             running.process.join()
-            go_on(job)
-        for sentinel, (job, running, _, since) in list(going.items()):
-            if time.monotonic() > since + PATIENCE:
-                del going[sentinel]
+            advance(job)
+        for sentinel, (job, running, _, since) in list(active.items()):
+            if time.monotonic() > since + PROCESS_TIMEOUT:
+                del active[sentinel]
                 running.process.kill()
                 running.process.join()
-                with suppress(StopIteration):  # a job may take it as a loss and be done
+                with suppress(StopIteration):  # a job may handle the error and end
                     job.throw(AssertionError("a process did not end"))
-                go_on(None)
-    for _, running, _, _ in going.values():
+                advance(None)
+    for _, running, _, _ in active.values():
         running.process.kill()
         running.process.join()

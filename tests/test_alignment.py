@@ -1,4 +1,4 @@
-"""The alignment of attention heads, against hand-made answers, and in pictures."""
+"""Attention heads are scored by gold alignments, and heatmaps show the best head first."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ POSITIONS = 32  # of the hand-made model; the width of a head
 
 
 def words(*sizes: int) -> list[Word]:
-    """Return consecutive words of so many tokens each."""
+    """Return consecutive words with these numbers of tokens."""
     indices = iter(range(sum(sizes)))
     return [Word("w", [next(indices) for _ in range(size)]) for size in sizes]
 
@@ -48,12 +48,12 @@ def pair_of(source: list[Word], target: list[Word], alignment: list[int]) -> Ali
 def test_score_heads_counts_rows_as_fed_in_and_as_produced():
     weights = torch.tensor(
         [[[0.1, 0.8, 0.1, 0.0], [0.7, 0.2, 0.1, 0.0], [0.0, 0.3, 0.7, 0.0], [0.0, 0.0, 0.1, 0.9]]]
-    )  # the last column is the end marker's, the last row produces it
+    )  # the last column is <EOS>, the last row produces it
     found = score_heads(weights, pair_of(words(1, 1, 1), words(1, 1, 1), [1, 0, 2]))
     assert found[PRODUCED][0].tolist() == [3, 3]  # the head, and the mean of one head
     assert found[PRODUCED][1].tolist() == pytest.approx([2.2, 2.2])
     # Row 1 is fed the first token, aligned with source 1, and attends to 0; row 2 is fed the second
-    # and attends to 2; row 3 is fed the third and attends to 2, apart from the end marker.
+    # and attends to 2; row 3 is fed the third and attends to 2, if <EOS> is ignored.
     assert found[FED][0].tolist() == [1, 1]
     assert found[FED][1].tolist() == pytest.approx([0.2 + 0.0 + 0.1] * 2)
 
@@ -63,7 +63,7 @@ def test_score_heads_merges_subwords():
         [[[0.3, 0.3, 0.4, 0.0], [0.3, 0.3, 0.4, 0.0], [0.0, 0.1, 0.9, 0.0], [0.0, 0.0, 0.0, 1.0]]]
     )
     found = score_heads(weights, pair_of(words(2, 1), words(2, 1), [0, 1]))
-    assert found[PRODUCED][0].tolist() == [2, 2]  # 0.6 beats 0.4, though no piece does
+    assert found[PRODUCED][0].tolist() == [2, 2]  # 0.3 + 0.3 > 0.4
     assert found[PRODUCED][1].tolist() == pytest.approx([1.5, 1.5])
 
 
@@ -77,7 +77,7 @@ def test_score_heads_ignores_padding():
 
 @pytest.fixture(scope="module")
 def hand_made(tmp_path_factory):
-    """Two heads that attend by position: the first to its own, the second to the one before."""
+    """A trainer whose first head attends to its own position, and the second to the one before."""
     trainer = trainer_for(
         tmp_path_factory.mktemp("copy") / "run", "data.train=copy",
         "model.d_model=64", "model.num_heads=2",
@@ -93,9 +93,9 @@ def hand_made(tmp_path_factory):
             side.embedding.positions.table[:POSITIONS, :POSITIONS] = one_hot
         cross = model.decoder.layers[0].cross_attention
         own, before = one_hot, one_hot.roll(-1, dims=0)  # position 1 becomes 0
-        before[-1], before[0, 0] = 0, 1  # nothing is before the first
+        before[-1], before[0, 0] = 0, 1  # the first position has none before it
         cross.query.weight[:, :POSITIONS] = 60 * torch.cat((own, before))
-        # A key also matches the next position half as well, so that no row has two maxima.
+        # A key also matches the next position, by half, so that no row has two maxima.
         key = one_hot + 0.5 * one_hot.roll(1, dims=0)
         cross.key.weight[:, :POSITIONS] = torch.cat((key, key))
     return trainer
@@ -111,10 +111,10 @@ def test_measure_heads_gives_the_table_of_a_hand_made_model(hand_made):
     assert found == pytest.approx(
         {
             (0, 0, PRODUCED): 1.0,
-            (0, 0, FED): first,  # the last one, whose row attends to the end marker
+            (0, 0, FED): first,  # only the last one, whose row attends to <EOS>
             (0, 1, FED): 1.0,
-            (0, 1, PRODUCED): first,  # nothing is before the first one
-            (0, None, FED): 1.0,  # where both heads agree a little
+            (0, 1, PRODUCED): first,  # only the first one, which has none before it
+            (0, None, FED): 1.0,  # where both heads have some weight
             (0, None, PRODUCED): first,
         }
     )
@@ -141,7 +141,11 @@ def test_measure_heads_takes_recurrent_attention_as_one_head():
     table = measure_heads(model, pairs, BOS_ID)
     found = {(each.layer, each.head, each.labelling): each.right for each in table}
     assert found == pytest.approx(
-        {(0, head, way): {PRODUCED: 1.0, FED: 0.0}[way] for head in (0, None) for way in LABELLINGS}
+        {
+            (0, head, labelling): {PRODUCED: 1.0, FED: 0.0}[labelling]
+            for head in (0, None)
+            for labelling in LABELLINGS
+        }
     )
 
 
@@ -161,9 +165,9 @@ def test_aligned_pairs_fit_the_model(hand_made):
 
 @pytest.fixture(scope="module")
 def substitute_run(tmp_path_factory):
-    """A run with subwords that has hardly been trained."""
+    """A run with subwords that was trained for two steps."""
     folder = tmp_path_factory.mktemp("alignment")
-    (folder / "valid.tsv").write_text("3 1\tone three\n")  # a thousand would take long
+    (folder / "valid.tsv").write_text("3 1\tone three\n")  # the generated thousand take long
     path = folder / "run"
     trainer_for(
         path, "data.train=substitute", f"data.valid={folder / 'valid.tsv'}", "training.steps=2",
@@ -194,14 +198,14 @@ def test_command_prints_a_table_and_saves_the_best_head(substitute_run, tmp_path
 
 
 @pytest.mark.slow
-def test_pictures_begin_with_the_best_head(substitute_run, tmp_path):
+def test_heatmaps_begin_with_the_best_head(substitute_run, tmp_path):
     moved, checkpoint = tmp_path / "moved", Translator.load(substitute_run).checkpoint
     shutil.copytree(substitute_run, moved)
     for head, labelling in ((1, PRODUCED), (None, FED)):
         best = HeadAlignment(1, head, labelling, 0.987, 0.9)
         save_alignment(moved, table_json(checkpoint, "substitute", 9, [best]))
-        for words in ([], ["--merge-subwords"]):
-            result = run("translate.py", "--run", "moved", "--attention", "maps.svg", *words,
+        for options in ([], ["--merge-subwords"]):
+            result = run("translate.py", "--run", "moved", "--attention", "maps.svg", *options,
                          "3 1 4", folder=tmp_path)  # fmt: skip
             assert result.code == 0, result.err
             svg = (tmp_path / "maps.svg").read_text(encoding="utf-8")
@@ -209,9 +213,9 @@ def test_pictures_begin_with_the_best_head(substitute_run, tmp_path):
             caption = f"aligns best: layer 1, {name}, rows = token {labelling} (98.7% right)"
             assert svg.count(caption) == 1
             assert svg.index(caption) < svg.index("self-attention, encoder layer 0")
-            unit = "whole word" if words else "token"
+            unit = "whole word" if options else "token"
             assert f"rows: {unit} {labelling}; columns: source" in svg
-            assert ("whole word" in svg) == bool(words)
+            assert ("whole word" in svg) == bool(options)
 
 
 def test_load_best_head_ignores_another_checkpoint_with_a_note(tmp_path, capsys):
@@ -240,18 +244,18 @@ def test_run_with_an_alignment_is_resumed_and_moved_aside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "message"),
     [
         ([], 1, "trained on en-es: gold alignments are known only for the generated tasks "
                 "(copy, reverse, substitute)"),
         (["--pairs", 0], 2, "--pairs 0: at least 1"),
     ],
 )  # fmt: skip
-def test_command_refuses_other_runs_in_one_line(tmp_path, arguments, code, complaint):
+def test_command_errors_are_one_line(tmp_path, arguments, code, message):
     trainer_for(tmp_path / "run", "training.steps=1").fit()
     result = run(COMMAND, "run", *arguments, folder=tmp_path)
     assert result.code == code
-    assert complaint in result.err
+    assert message in result.err
     assert len(result.err.splitlines()) == 1
     assert not (tmp_path / "run" / "alignment.json").exists()
 

@@ -1,4 +1,4 @@
-"""Whatever a corpus contains: every line is accounted for, and no pair is put together wrongly."""
+"""Every line of a random corpus is kept or counted as dropped, and pairs stay aligned."""
 
 import io
 import json
@@ -13,13 +13,13 @@ from minitransformer.data.corpus import find_sources
 from minitransformer.errors import DataError
 from minitransformer.settings import DataConfig
 from tests.corpus_files import corpus_of
-from tests.damage import damaged, lines_of_rubbish, outcome
+from tests.damage import damaged, garbage_lines, result_or_error
 
 COLUMNS = st.sampled_from([("source", "target"), (1, 2), (2, 1), ("en", "es"), ("t.en", "t.es")])
 
 
-def files_of(name: str, content: bytes, folder: Path):
-    """A data.train with this content; of two aligned files, the second has as many lines."""
+def write_corpus(name: str, content: bytes, folder: Path):
+    """Write a corpus and return its data.train; of aligned files, both get as many lines."""
     if name != "aligned":
         (folder / f"any.{name}").write_bytes(content)
         return str(folder / f"any.{name}")
@@ -37,22 +37,22 @@ def num_lines(content: bytes) -> int:
 @given(data=st.data(), columns=COLUMNS)
 def test_every_line_is_kept_or_counted_as_dropped(name, data, columns, tmp_path_factory):
     good = {"tsv": b"a\tb", "csv": b'"a, c",b', "jsonl": b'{"source": "a", "target": "b"}'}
-    lines = data.draw(st.lists(st.just(good.get(name, b"a")) | lines_of_rubbish, max_size=12))
+    lines = data.draw(st.lists(st.just(good.get(name, b"a")) | garbage_lines, max_size=12))
     ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
     content = ending.join(lines) + data.draw(st.sampled_from([b"", ending]))
-    path = files_of(name, content, tmp_path_factory.getbasetemp())
+    path = write_corpus(name, content, tmp_path_factory.getbasetemp())
     source = find_sources(DataConfig(train=path, columns=columns))["train"]
-    rows = outcome(lambda: list(source.rows()), DataError)
+    rows = result_or_error(lambda: list(source.rows()), DataError)
     if isinstance(rows, DataError):
         return
     numbers = [row.number for row in rows]
-    lines_there = num_lines(content)
-    if name == "csv":  # a row in quotes may have several lines, and a header is no row
+    line_count = num_lines(content)
+    if name == "csv":  # a quoted row may have several lines, and a header is not a row
         assert numbers == sorted(set(numbers))
-        assert all(1 <= number <= lines_there for number in numbers)
+        assert all(1 <= number <= line_count for number in numbers)
     else:
-        assert numbers == list(range(1, lines_there + 1))
-    split = outcome(lambda: corpus_of(train=path, columns=columns).train, DataError)
+        assert numbers == list(range(1, line_count + 1))
+    split = result_or_error(lambda: corpus_of(train=path, columns=columns).train, DataError)
     if isinstance(split, DataError):
         return
     assert len(split) + split.report.dropped == len(rows)
@@ -75,17 +75,17 @@ PARQUET = [parquet_content("snappy"), parquet_content("none")]
 
 
 @given(content=st.sampled_from(PARQUET).flatmap(lambda whole: damaged(whole, 2)) | st.binary())
-def test_a_parquet_file_that_is_damaged_is_read_or_refused(content, tmp_path_factory):
-    path = files_of("parquet", content, tmp_path_factory.getbasetemp())
-    split = outcome(lambda: corpus_of(train=path).train, DataError)
+def test_damaged_parquet_is_read_or_refused(content, tmp_path_factory):
+    path = write_corpus("parquet", content, tmp_path_factory.getbasetemp())
+    split = result_or_error(lambda: corpus_of(train=path).train, DataError)
     if isinstance(split, DataError):
         assert "\n" not in str(split)
     else:
         assert len(split) + split.report.dropped == len(split.kept)
 
 
-def numbered(name: str, number: int) -> bytes:
-    """A good line that contains its number on both sides."""
+def numbered_line(name: str, number: int) -> bytes:
+    """Return a valid line that contains its number on both sides."""
     source, target = f"s{number}", f"t{number}"
     return {
         "tsv": f"{source}\t{target}",
@@ -97,27 +97,27 @@ def numbered(name: str, number: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["tsv", "csv", "jsonl", "aligned"])
 @given(data=st.data())
-def test_rubbish_between_pairs_never_moves_one_side_against_the_other(name, data, tmp_path_factory):
-    rubbish = st.none() | lines_of_rubbish
-    drawn = data.draw(st.lists(rubbish, min_size=1, max_size=25))  # None: a good line
+def test_garbage_lines_never_misalign_pairs(name, data, tmp_path_factory):
+    garbage = st.none() | garbage_lines
+    drawn = data.draw(st.lists(garbage, min_size=1, max_size=25))  # None: a valid line
     header = {"csv": b"source,target\n"}.get(name, b"")
     first = 1 + header.count(b"\n")
     lines = [
-        numbered(name, number) if line is None else line
+        numbered_line(name, number) if line is None else line
         for number, line in enumerate(drawn, start=first)
     ]
     folder = tmp_path_factory.getbasetemp()
-    path = files_of(name, header + b"".join(line + b"\n" for line in lines), folder)
+    path = write_corpus(name, header + b"".join(line + b"\n" for line in lines), folder)
     if name == "aligned":
         others = [
-            b"t%d" % number if line is None else data.draw(lines_of_rubbish)
+            b"t%d" % number if line is None else data.draw(garbage_lines)
             for number, line in enumerate(drawn, start=first)
         ]
         (folder / "any.es").write_bytes(b"".join(line + b"\n" for line in others))
     good = {number for number, line in enumerate(drawn, start=first) if line is None}
-    split = outcome(lambda: corpus_of(train=path).train, DataError)
+    split = result_or_error(lambda: corpus_of(train=path).train, DataError)
     if isinstance(split, DataError):
-        # A first line may tell that the file is packed or has other columns.
+        # The first line may look like a compressed file or name other columns.
         assert not good or drawn[0] is not None
         return
     kept = dict(split.numbered())
@@ -132,7 +132,7 @@ def test_rubbish_between_pairs_never_moves_one_side_against_the_other(name, data
 
 @settings(max_examples=settings().max_examples // 2)
 @given(st.integers(0, 30), st.integers(0, 30))
-def test_aligned_files_of_other_lengths_are_never_paired(tmp_path_factory, first, second):
+def test_aligned_files_of_different_lengths_are_refused(tmp_path_factory, first, second):
     folder = tmp_path_factory.getbasetemp()
     (folder / "n.en").write_bytes(b"".join(b"s%d\n" % n for n in range(first)))
     (folder / "n.es").write_bytes(b"".join(b"t%d\n" % n for n in range(second)))

@@ -1,4 +1,4 @@
-"""Whatever a config, a tokenizer's file or a sheet holds, it is read or refused in our words."""
+"""Any config, tokenizer file or worked sheet is read, or refused with an error for users."""
 
 import contextlib
 import re
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from minitransformer.config import (
     StrictLoader,
-    TextLoader,
     config_from_data,
     config_to_yaml,
     load_config,
@@ -22,9 +21,9 @@ from minitransformer.errors import CheckpointError, ConfigError, SheetError, Usa
 from minitransformer.settings import Config, TokenizerConfig
 from minitransformer.worked.documents import html_page, latex_document, sheet_json, sheet_markdown
 from minitransformer.worked.engine import check_sheet
-from minitransformer.worked.reader import SHEETS, SHIPPED, read_sheet
+from minitransformer.worked.reader import SHEETS, SHIPPED, TextLoader, read_sheet
 from minitransformer.worked.report import sheet_text
-from tests.damage import NASTY, damaged, outcome
+from tests.damage import NASTY, damaged, result_or_error
 from tests.processes import ROOT
 from tests.test_config import any_sections, plain_data
 from tests.test_worked_homework import FULL_SHEET
@@ -38,17 +37,17 @@ yaml_text = st.one_of(
 
 
 @given(yaml_text)
-def test_any_text_is_yaml_of_plain_data_or_a_config_error_of_one_line(text):
+def test_any_text_is_yaml_or_a_one_line_config_error(text):
     for loader in (StrictLoader, TextLoader):
-        data = outcome(lambda loader=loader: read_yaml(text, "here", loader), ConfigError)
+        data = result_or_error(lambda loader=loader: read_yaml(text, "here", loader), ConfigError)
         if isinstance(data, ConfigError):
             assert "\n" not in str(data)
-        elif loader is StrictLoader and "inf" not in repr(data):  # 1e999 is beyond all ranges
+        elif loader is StrictLoader and "inf" not in repr(data):  # 1e999 is read as inf
             assert read_yaml(write_yaml(data), "here") == data
 
 
 @given(any_sections)
-def test_what_is_a_config_comes_back_from_its_yaml(data):
+def test_config_survives_writing_and_reading_as_yaml(data):
     with contextlib.suppress(ConfigError):
         config = config_from_data(data | {"data": {"train": "en-es"}}, "here")
         assert config_from_data(read_yaml(config_to_yaml(config), "here"), "here") == config
@@ -68,10 +67,10 @@ overrides = st.lists(
 
 
 @given(damaged(CONFIG), overrides)
-def test_any_file_and_any_override_is_a_config_or_an_error_of_ours(tmp_path_factory, content, sets):
+def test_any_file_with_overrides_is_a_config_or_a_usage_error(tmp_path_factory, content, sets):
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(content)
-    found = outcome(lambda: load_config(path, sets), ConfigError, UsageError)
+    found = result_or_error(lambda: load_config(path, sets), ConfigError, UsageError)
     assert isinstance(found, Config) or found.exit_code == 2
 
 
@@ -86,9 +85,9 @@ SAVED = {
 
 @pytest.mark.parametrize("kind", SAVED)
 @given(data=st.data(), text=st.text())
-def test_any_bytes_are_a_tokenizer_that_works_or_a_checkpoint_error(kind, data, text):
+def test_any_bytes_are_a_tokenizer_or_a_checkpoint_error(kind, data, text):
     content = data.draw(damaged(SAVED[kind]) | st.binary())
-    tokenizer = outcome(
+    tokenizer = result_or_error(
         lambda: kind.from_bytes(content, TokenizerConfig(), "run/source"), CheckpointError
     )
     if isinstance(tokenizer, CheckpointError):
@@ -104,7 +103,7 @@ def test_any_bytes_are_a_tokenizer_that_works_or_a_checkpoint_error(kind, data, 
 
 
 @given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=5), st.integers(1, 99))
-def test_any_corpus_gives_subwords_that_survive_saving(texts, size):
+def test_bpe_tokenizer_of_any_corpus_survives_saving(texts, size):
     config = TokenizerConfig(kind="bpe", vocab_size=size)
     tokenizer = BpeTokenizer.train(texts, config)
     loaded = BpeTokenizer.from_bytes(tokenizer.to_bytes(), config, "here")
@@ -112,17 +111,17 @@ def test_any_corpus_gives_subwords_that_survive_saving(texts, size):
         assert loaded.encode(text, end=True) == tokenizer.encode(text, end=True)
 
 
-def every_form(text: str) -> None:
-    """Work a sheet through and show it in every form."""
+def render_all(text: str) -> None:
+    """Check a sheet and render it in every output format."""
     checked = check_sheet(read_sheet(text, "mine.yaml", "mine"))
-    for shown in (sheet_text(checked), sheet_json(checked), sheet_markdown(checked)):
-        assert shown
+    for rendered in (sheet_text(checked), sheet_json(checked), sheet_markdown(checked)):
+        assert rendered
     latex_document([checked])
     html_page([checked])
 
 
-def refused_or_shown(text: str) -> None:
-    error = outcome(lambda: every_form(text), SheetError, ConfigError)
+def check_rendered_or_refused(text: str) -> None:
+    error = result_or_error(lambda: render_all(text), SheetError, ConfigError)
     assert error is None or re.fullmatch("mine.yaml.+", str(error))
 
 
@@ -132,12 +131,12 @@ SHEETS_TEXT = [FULL_SHEET, *((SHEETS / f"{name}.yaml").read_text("utf-8") for na
 @settings(max_examples=settings().max_examples // 2)
 @given(
     st.sampled_from(SHEETS_TEXT)
-    .flatmap(lambda text: damaged(text.encode(), most=2))
+    .flatmap(lambda text: damaged(text.encode(), max_edits=2))
     .map(lambda content: content.decode("utf-8", "replace"))
 )
 @example(FULL_SHEET)
-def test_any_sheet_is_worked_through_or_refused_in_one_line(text):
-    refused_or_shown(text)
+def test_any_sheet_is_checked_or_refused_in_one_line(text):
+    check_rendered_or_refused(text)
 
 
 OPERATIONS = ["times", "softmax", "scaled", "dot_scores", "same", "identity", "row", "masked",
@@ -155,7 +154,7 @@ formulas = st.recursive(
 
 @given(formulas, formulas)
 def test_any_formula_is_computed_or_refused_in_one_line(compute, check):
-    refused_or_shown(
+    check_rendered_or_refused(
         write_yaml(
             {
                 "given": {"X": [["1", "2"], ["3", "4"]], "W": [["1", "0"], ["0", "1"]]},
@@ -168,8 +167,8 @@ def test_any_formula_is_computed_or_refused_in_one_line(compute, check):
     )
 
 
-def test_the_shipped_files_are_where_these_tests_look():
+def test_shipped_sheets_are_found():
     assert len(SHEETS_TEXT) == 20
     assert Path(SHEETS).is_dir()
-    every_form(SHEETS_TEXT[0])
-    every_form(SHEETS_TEXT[1])
+    render_all(SHEETS_TEXT[0])
+    render_all(SHEETS_TEXT[1])

@@ -1,3 +1,5 @@
+"""Attention scores, masks, weights and heads equal torch's or hand-computed values."""
+
 import math
 
 import pytest
@@ -15,7 +17,7 @@ from minitransformer.model.attention import (
 )
 
 
-def test_attend_reproduces_a_calculation_done_by_hand():
+def test_attend_equals_a_hand_calculation():
     query = torch.tensor([[1.0, 0.0]])
     key = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     value = torch.tensor([[10.0], [20.0]])
@@ -27,7 +29,7 @@ def test_attend_reproduces_a_calculation_done_by_hand():
     torch.testing.assert_close(attended.context, torch.tensor([[10 * first + 20 * (1 - first)]]))
 
 
-def test_without_scaling_the_scores_go_into_the_softmax_as_they_are():
+def test_attend_without_scaling_takes_the_softmax_of_raw_scores():
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 2, 5, 4)
     attended = attend(query, key, value, scale_scores=False)
@@ -43,7 +45,7 @@ def test_attend_equals_torchs_fused_attention(dtype):
     torch.testing.assert_close(attend(query, key, value, mask).context, expected)
 
 
-def test_masked_keys_get_exactly_no_weight_and_rows_sum_to_one():
+def test_masked_keys_get_zero_weight_and_rows_sum_to_one():
     torch.manual_seed(0)
     query, key, value = 50 * torch.randn(3, 2, 1, 4, 8)
     mask = padding_mask(torch.tensor([[5, 6, 0, 0], [5, 6, 7, 8]]), 0)
@@ -52,7 +54,7 @@ def test_masked_keys_get_exactly_no_weight_and_rows_sum_to_one():
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1, 4))
 
 
-def test_scores_and_weights_are_reported_before_mask_and_dropout():
+def test_attend_returns_scores_and_weights_before_mask_and_dropout():
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 1, 1, 4, 8)
     plain = attend(query, key, value, causal_mask(4, 4))
@@ -63,12 +65,12 @@ def test_scores_and_weights_are_reported_before_mask_and_dropout():
     assert not torch.equal(plain.context, dropped.context)
 
 
-def test_the_causal_mask_shows_each_query_itself_and_what_came_before():
+def test_causal_mask_allows_own_and_earlier_positions():
     assert causal_mask(3, 3).int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     assert causal_mask(2, 4).int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
 
 
-def test_a_mask_on_the_wrong_axis_is_refused():
+def test_attend_refuses_a_transposed_mask():
     states = torch.randn(2, 1, 3, 4)
     keys = torch.randn(2, 1, 5, 4)
     wrong = torch.ones(2, 1, 5, 3, dtype=torch.bool)
@@ -76,7 +78,7 @@ def test_a_mask_on_the_wrong_axis_is_refused():
         attend(states, keys, keys, wrong)
 
 
-def test_heads_are_cut_from_the_width_and_put_back():
+def test_merge_heads_inverts_split_heads():
     states = torch.arange(12.0).reshape(1, 2, 6)
     heads = split_heads(states, 3)
     assert heads.shape == (1, 3, 2, 2)
@@ -84,7 +86,7 @@ def test_heads_are_cut_from_the_width_and_put_back():
     assert torch.equal(merge_heads(heads), states)
 
 
-def test_multiplicative_scores_are_dot_scores_of_turned_keys():
+def test_multiplicative_scores_equal_the_bilinear_form():
     torch.manual_seed(0)
     query, key, weight = torch.randn(2, 4), torch.randn(3, 5), torch.randn(4, 5)
     expected = [[float(q @ weight @ k) for k in key] for q in query]

@@ -1,3 +1,5 @@
+"""Batches keep to their token limit and order, and ranks divide them without loss."""
+
 import numpy
 import torch
 from hypothesis import given
@@ -31,7 +33,7 @@ def stream(sizes, seed=3, batch_tokens=40) -> BatchStream:
 
 
 @given(lengths, st.integers(1, 200), st.integers(0, 2**60), st.integers(0, 9))
-def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(sizes, tokens, seed, epoch):
+def test_epoch_has_every_pair_once_and_no_batch_is_too_large(sizes, tokens, seed, epoch):
     order = epoch_order(lengths_of(sizes), batch_tokens=tokens, seed=seed, epoch=epoch)
     assert sorted(index for batch in order for index in batch) == list(range(len(sizes)))
     for batch in order:
@@ -40,14 +42,14 @@ def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(sizes, tokens,
 
 
 @given(lengths, st.integers(0, 2**60))
-def test_the_order_depends_on_seed_and_epoch_alone(sizes, seed):
+def test_epoch_order_depends_only_on_seed_and_epoch(sizes, seed):
     first, second = (
         epoch_order(lengths_of(sizes), batch_tokens=40, seed=seed, epoch=4) for _ in range(2)
     )
     assert as_lists(first) == as_lists(second)
 
 
-def test_epochs_and_seeds_differ():
+def test_epoch_order_differs_by_epoch_and_seed():
     sizes = [(3, 3)] * 40
     orders = {
         str(as_lists(epoch_order(lengths_of(sizes), batch_tokens=12, seed=seed, epoch=epoch)))
@@ -57,7 +59,7 @@ def test_epochs_and_seeds_differ():
     assert len(orders) == 6
 
 
-def test_a_batch_holds_similar_lengths():
+def test_batches_have_sentences_of_similar_lengths():
     sizes = [(length, length) for length in range(1, 21) for _ in range(8)]
     order = epoch_order(lengths_of(sizes), batch_tokens=100, seed=1, epoch=0)
     real = sum(2 * length for length, _ in sizes)
@@ -65,7 +67,7 @@ def test_a_batch_holds_similar_lengths():
     assert real / padded > 0.9
 
 
-def test_the_decoder_input_is_the_target_shifted_right():
+def test_decoder_input_is_the_target_shifted_right():
     batch = make_batch([EncodedPair([5, 6], [7, 8, EOS_ID]), EncodedPair([5], [9, EOS_ID])], EOS_ID)
     assert batch.source.tolist() == [[5, 6], [5, PAD_ID]]
     assert batch.target_input.tolist() == [[EOS_ID, 7, 8], [EOS_ID, 9, PAD_ID]]
@@ -78,13 +80,13 @@ def test_padding_goes_at_the_end():
     assert pad([[1]]).dtype == torch.long
 
 
-def test_a_stream_continues_from_a_saved_position_in_mid_epoch():
+def test_stream_resumes_in_mid_epoch():
     sizes = [(length % 9 + 1, length % 7 + 1) for length in range(50)]
-    whole = stream(sizes)
+    undivided = stream(sizes)
     batches, positions = [], []
     for _ in range(40):
-        positions.append((whole.epoch, whole.index))
-        batches.append(whole.next())
+        positions.append((undivided.epoch, undivided.index))
+        batches.append(undivided.next())
     assert positions[-1][0] >= 2
     for start, (epoch, index) in enumerate(positions):
         resumed = stream(sizes)
@@ -94,7 +96,7 @@ def test_a_stream_continues_from_a_saved_position_in_mid_epoch():
 
 
 @given(lengths)
-def test_a_stream_makes_the_batches_that_its_pairs_make(sizes):
+def test_stream_batches_equal_make_batch(sizes):
     batches = stream(sizes)
     for indices in list(batches.order):
         expected = make_batch([batches.pairs[index] for index in indices.tolist()], EOS_ID)
@@ -102,16 +104,16 @@ def test_a_stream_makes_the_batches_that_its_pairs_make(sizes):
 
 
 @given(lengths, st.integers(2, 5), st.integers(1, 60))
-def test_processes_share_each_batch_out_without_a_row_lost_or_doubled(sizes, world_size, tokens):
+def test_ranks_divide_each_batch_without_loss_or_duplicates(sizes, world_size, tokens):
     pairs = pairs_of(sizes)
-    whole, *ranks = (
+    undivided, *ranks = (
         BatchStream(
             pairs, batch_tokens=tokens, seed=3, start_id=EOS_ID, rank=rank, world_size=processes
         )
         for rank, processes in [(0, 1), *((rank, world_size) for rank in range(world_size))]
     )
-    for indices in list(whole.order):
-        batch = whole.next()
+    for indices in list(undivided.order):
+        batch = undivided.next()
         parts = [stream.next() for stream in ranks]
         assert sum(part.num_target_tokens for part in parts) == batch.num_target_tokens
         rows = [
@@ -121,4 +123,4 @@ def test_processes_share_each_batch_out_without_a_row_lost_or_doubled(sizes, wor
             if (target != PAD_ID).any()
         ]
         assert sorted(rows) == sorted(pairs[index] for index in indices.tolist())
-        assert {stream.index for stream in ranks} == {whole.index}
+        assert {stream.index for stream in ranks} == {undivided.index}

@@ -1,4 +1,4 @@
-"""Beam search against its definition: every translation there is, scored by teacher forcing."""
+"""Beam search equals an exhaustive search and an uncached one, and scores by teacher forcing."""
 
 import itertools
 
@@ -12,11 +12,11 @@ from minitransformer.search import GREEDY_SEARCH, SearchConfig, beam_search, gre
 from tests.variants import VARIANTS, build, ids
 
 WORDS = [id for id in range(11) if id not in (PAD_ID, BOS_ID, EOS_ID)]  # of the toy vocabulary
-SOME = ["seed", "pre-norm", "rotary", "gru", "gru-none", "lstm-both-ways"]
+SOME = ["minimal", "pre-norm", "rotary", "gru", "gru-none", "lstm-bidirectional"]
 
 
-def forced(model, source, targets: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-    """The log probability of each target when every earlier token of it is given."""
+def teacher_forced(model, source, targets: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+    """Return the log probability of each target under teacher forcing."""
     found = {}
     for length in {len(target) for target in targets}:
         equal = [target for target in targets if len(target) == length]
@@ -29,8 +29,8 @@ def forced(model, source, targets: list[tuple[int, ...]]) -> dict[tuple[int, ...
     return found
 
 
-def everything(limit: int) -> list[tuple[int, ...]]:
-    """All that can be produced: words to an end marker, or words up to the limit."""
+def all_outputs(limit: int) -> list[tuple[int, ...]]:
+    """Return all possible outputs: words up to <EOS>, or as many words as the limit."""
     ended = [
         (*words, EOS_ID)
         for length in range(limit)
@@ -41,15 +41,15 @@ def everything(limit: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize(
     ("name", "length_penalty"),
-    [("seed", 0.0), ("seed", 1.0), ("pre-norm", 0.6), ("post-norm", 2.0), ("gru", 1.0),
-     ("lstm-both-ways", 0.6)],
+    [("minimal", 0.0), ("minimal", 1.0), ("pre-norm", 0.6), ("post-norm", 2.0), ("gru", 1.0),
+     ("lstm-bidirectional", 0.6)],
 )  # fmt: skip
-def test_a_beam_of_everything_is_an_exhaustive_search(name, length_penalty):
+def test_beam_of_unlimited_width_is_an_exhaustive_search(name, length_penalty):
     model, limit = build(VARIANTS[name]), 3
     source = ids(1, 4)
     scores = {
         target: total / len(target) ** length_penalty
-        for target, total in forced(model, source, everything(limit)).items()
+        for target, total in teacher_forced(model, source, all_outputs(limit)).items()
     }
     expected = sorted(scores, key=lambda ids: (ids[-1] == EOS_ID, scores[ids]), reverse=True)
     (found,) = beam_search(
@@ -67,8 +67,10 @@ def test_a_beam_of_everything_is_an_exhaustive_search(name, length_penalty):
         assert hypothesis.score(length_penalty) == pytest.approx(scores[hypothesis.ids], abs=1e-5)
 
 
-def definition(model, source, limit: int, width: int) -> list[tuple[tuple[int, ...], float]]:
-    """Beam search as it is told: all prefixes run again at each step, the best kept."""
+def uncached_beam_search(
+    model, source, limit: int, width: int
+) -> list[tuple[tuple[int, ...], float]]:
+    """Search without cache or batch: run all prefixes again at each step and keep the best."""
     unfinished: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     finished: list[tuple[tuple[int, ...], float]] = []
     while unfinished:
@@ -88,7 +90,7 @@ def definition(model, source, limit: int, width: int) -> list[tuple[tuple[int, .
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_narrow_beam_equals_its_definition_whatever_its_neighbours(name):
+def test_batched_beam_equals_uncached_search(name):
     model = build(VARIANTS[name])
     sources = [ids(1, 1 + 2 * seed, seed=seed)[0].tolist() for seed in range(4)]
     max_lengths = [4, 5, 6, 3]
@@ -96,7 +98,7 @@ def test_a_narrow_beam_equals_its_definition_whatever_its_neighbours(name):
         model, pad(sources), start_id=EOS_ID, max_lengths=max_lengths, width=3, length_penalty=0.0
     )
     for source, limit, found in zip(sources, max_lengths, together, strict=True):
-        expected = definition(model, torch.tensor([source]), limit, 3)
+        expected = uncached_beam_search(model, torch.tensor([source]), limit, 3)
         expected.sort(key=lambda each: (each[0][-1] != EOS_ID, -each[1]))
         assert [each.ids for each in found] == [each[0] for each in expected]
         totals = [each[1] for each in expected]
@@ -104,21 +106,21 @@ def test_a_narrow_beam_equals_its_definition_whatever_its_neighbours(name):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_scores_of_a_beam_are_those_of_teacher_forcing(name):
+def test_beam_scores_equal_teacher_forcing(name):
     model = build(VARIANTS[name])
     source = ids(4, 5)
     found = beam_search(
         model, source, start_id=EOS_ID, max_lengths=[6] * 4, width=5, length_penalty=1.0
     )
     for row, hypotheses in enumerate(found):
-        totals = forced(model, source[row : row + 1], [each.ids for each in hypotheses])
+        totals = teacher_forced(model, source[row : row + 1], [each.ids for each in hypotheses])
         for each in hypotheses:
             assert each.total == pytest.approx(totals[each.ids], abs=1e-5)
             assert sum(each.log_probabilities) == pytest.approx(each.total, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_beam_of_one_is_greedy(name):
+def test_beam_of_one_is_greedy(name):
     model = build(VARIANTS[name])
     source = ids(5, 6)
     found = beam_search(
@@ -129,8 +131,8 @@ def test_a_beam_of_one_is_greedy(name):
         assert list(hypothesis.ids) == [choice.id for choice in choices]
 
 
-def test_a_beam_never_produces_padding_or_the_start_and_never_the_same_twice():
-    model = build(VARIANTS["seed"])
+def test_beam_never_produces_pad_bos_or_duplicates():
+    model = build(VARIANTS["minimal"])
     with torch.no_grad():
         model.head.bias[[PAD_ID, BOS_ID]] = 100.0
     for hypotheses in beam_search(
@@ -141,9 +143,9 @@ def test_a_beam_never_produces_padding_or_the_start_and_never_the_same_twice():
         assert not {id for each in found for id in each} & {PAD_ID, BOS_ID}
 
 
-def test_what_was_cut_comes_after_what_ended():
-    model = build(VARIANTS["seed"])
-    with torch.no_grad():  # <EOS> is unlikely, and nothing but 7 is likely
+def test_beam_ranks_truncated_hypotheses_after_finished_ones():
+    model = build(VARIANTS["minimal"])
+    with torch.no_grad():  # 7 is likely, <EOS> less so, and the rest unlikely
         model.head.weight.zero_()
         model.head.bias.zero_()
         model.head.bias[7] = 9.0
@@ -156,7 +158,7 @@ def test_what_was_cut_comes_after_what_ended():
     assert found[-1].score(1.0) > found[0].score(1.0)
 
 
-def test_a_score_is_exact_where_probabilities_are_too_small_for_numbers(tiny):
+def test_beam_score_is_exact_where_probabilities_underflow(tiny):
     translator = Translator.load(tiny.path)
     with torch.no_grad():
         translator.model.head.weight.mul_(3000)
@@ -173,7 +175,7 @@ def test_a_score_is_exact_where_probabilities_are_too_small_for_numbers(tiny):
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny_rnn"])
-def test_a_translator_gives_the_best_and_the_others_of_its_beam(name, request):
+def test_translator_returns_all_hypotheses_of_its_beam(name, request):
     translator = Translator.load(request.getfixturevalue(name).path)
     assert translator.search == GREEDY_SEARCH
     greedily = translator.translate(["Let's go", "", "I go to school"])
@@ -182,8 +184,8 @@ def test_a_translator_gives_the_best_and_the_others_of_its_beam(name, request):
     assert [each.text for each in found] == ["Vamos", "", "Voy a la escuela"]
     assert [len(each.others) for each in found] == [3, 0, 3]
     for one, other in zip(found, greedily, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-5)  # both are the best there is
+        assert one.score == pytest.approx(other.score, abs=1e-5)  # both scores are the best
         scores = [one.score, *(each.score for each in one.others)]
         assert scores == sorted(scores, reverse=True)
-    alone = [translator.translate([text])[0].text for text in ("Let's go", "I go to school")]
-    assert alone == ["Vamos", "Voy a la escuela"]
+    single = [translator.translate([text])[0].text for text in ("Let's go", "I go to school")]
+    assert single == ["Vamos", "Voy a la escuela"]

@@ -1,3 +1,5 @@
+"""BPE tokenizers train, encode, decode, save and load."""
+
 import json
 
 import pytest
@@ -29,7 +31,7 @@ def config_for(vocab_size=1000, **settings) -> Config:
     return Config(tokenizer=TokenizerConfig(kind="bpe", vocab_size=vocab_size, **settings))
 
 
-def test_pieces_are_readable_and_words_begin_with_a_mark():
+def test_pieces_mark_the_beginning_of_a_word():
     tokenizer = trained(vocab_size=60)
     encoded = tokenizer.encode("I go to school.", end=True)
     assert encoded.tokens[0] == "▁I"
@@ -38,28 +40,28 @@ def test_pieces_are_readable_and_words_begin_with_a_mark():
     assert tokenizer.decode(encoded.ids) == "I go to school."
 
 
-def test_punctuation_never_joins_a_word():
+def test_punctuation_is_never_merged_with_a_word():
     tokenizer = trained(["yes. yes. no! যাই। যাই।"] * 9)
     assert not any(len(token) > 1 and set(token) & set(".!।") for token in tokenizer.ids)
 
 
 @given(st.text())
-def test_joining_pieces_and_splitting_again_gives_the_same_pieces(text):
+def test_joined_pieces_are_split_into_the_same_pieces(text):
     tokenizer = TOKENIZER
     tokens = tokenizer.encode(text, end=False).tokens
     assert tokenizer.encode(join_pieces(tokens), end=False).tokens == tokens
 
 
 @given(st.text(alphabet=sorted(set("".join(TEXTS)))))
-def test_text_of_known_characters_comes_back_with_plain_spaces(text):
-    assume(set(normalize(text)) <= set("".join(TEXTS)))  # NFC may join two of them to a third
+def test_text_of_known_characters_is_decoded_with_plain_spaces(text):
+    assume(set(normalize(text)) <= set("".join(TEXTS)))  # NFC may compose two of them into a third
     encoded = TOKENIZER.encode(text, end=False)
     assert encoded.unknown == []
     assert TOKENIZER.decode(encoded.ids) == plain_spaces(text)
 
 
 @given(st.lists(st.text(), max_size=9), st.booleans())
-def test_many_texts_are_numbered_like_each_of_them(texts, end):
+def test_encode_batch_equals_encode(texts, end):
     expected = [TOKENIZER.encode(text, end=end).ids for text in texts]
     assert TOKENIZER.encode_batch(texts, end=end) == expected
 
@@ -67,21 +69,21 @@ def test_many_texts_are_numbered_like_each_of_them(texts, end):
 TOKENIZER = trained(vocab_size=60)
 
 
-def test_unknown_characters_are_named_as_they_stand():
+def test_unknown_characters_are_reported():
     encoded = TOKENIZER.encode("I go ☃ to Ω", end=False)
     assert encoded.ids.count(UNK_ID) == 2
     assert encoded.unknown == ["☃", "Ω"]
 
 
 @pytest.mark.parametrize("special", SPECIALS)
-def test_text_never_turns_into_a_special_token(special):
+def test_text_is_never_encoded_as_a_special_token(special):
     tokenizer = trained([f"{special} a {special}"] * 20)
     ids = tokenizer.encode(f"a {special}", end=False).ids
     assert all(id >= len(SPECIALS) for id in ids)
     assert tuple(tokenizer.tokens[: len(SPECIALS)]) == SPECIALS
 
 
-def test_either_apostrophe_is_the_one_that_training_had():
+def test_both_apostrophes_are_encoded_alike():
     assert (
         TOKENIZER.encode("Let’s go", end=False).ids == TOKENIZER.encode("Let's go", end=False).ids
     )
@@ -91,7 +93,7 @@ def test_training_twice_gives_the_same_bytes():
     assert trained(vocab_size=50).to_bytes() == trained(vocab_size=50).to_bytes()
 
 
-def test_a_vocabulary_has_the_size_asked_for_or_a_note_says_why_not():
+def test_vocabulary_has_the_requested_size_or_a_note_explains():
     pairs = [("I go to school", "Voy a la escuela"), ("I go home", "Voy a casa")] * 5
     exact = PairTokenizer.train(pairs, config_for(vocab_size=25))
     assert [len(exact.source), len(exact.target)] == [25 + 4, 25 + 4]
@@ -111,7 +113,7 @@ def test_a_vocabulary_has_the_size_asked_for_or_a_note_says_why_not():
     assert tokenizer.is_joint
 
 
-def test_rare_neighbours_are_not_merged():
+def test_rare_pairs_are_not_merged():
     assert "▁once" in trained(["once", "twice twice"]).ids
     tokenizer = trained(["once", "twice twice"], min_frequency=2)
     assert "▁twice" in tokenizer.ids
@@ -119,7 +121,7 @@ def test_rare_neighbours_are_not_merged():
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_a_saved_tokenizer_comes_back_the_same(joint, tmp_path):
+def test_saved_tokenizer_is_loaded_unchanged(joint, tmp_path):
     config = config_for(joint=joint)
     tokenizer = PairTokenizer.train([("I go", "Voy"), ("I eat", "আমি খাই।")], config)
     for name, content in tokenizer.to_files().items():
@@ -130,8 +132,8 @@ def test_a_saved_tokenizer_comes_back_the_same(joint, tmp_path):
     assert loaded.encode_target("আমি খাই।") == tokenizer.encode_target("আমি খাই।")
     from tokenizers import Tokenizer
 
-    others = Tokenizer.from_file(str(tmp_path / "target.json"))  # as other tools would read it
-    assert others.encode("আমি খাই।").ids == tokenizer.target.encode("আমি খাই।", end=False).ids
+    reference = Tokenizer.from_file(str(tmp_path / "target.json"))  # as other tools would read it
+    assert reference.encode("আমি খাই।").ids == tokenizer.target.encode("আমি খাই।", end=False).ids
 
 
 @pytest.mark.parametrize(
@@ -153,14 +155,14 @@ def test_a_saved_tokenizer_comes_back_the_same(joint, tmp_path):
         lambda data: "[" * 100_000,
     ],
 )
-def test_a_damaged_file_is_named(damage):
+def test_damaged_tokenizer_file_is_named(damage):
     content = damage(json.loads(TOKENIZER.to_bytes())).encode()
     with pytest.raises(CheckpointError, match=r"run/source\.json: "):
         BpeTokenizer.from_bytes(content, TokenizerConfig(kind="bpe"), "run/source.json")
 
 
 @pytest.mark.parametrize("name", shipped_corpora())
-def test_shipped_sentences_come_back_exactly(name):
+def test_shipped_sentences_are_decoded_exactly(name):
     corpus = corpus_of(train=name)
     tokenizer = PairTokenizer.train(corpus.train, config_for(vocab_size=100))
     for pair in [pair for split in corpus.splits.values() for pair in split]:

@@ -1,3 +1,5 @@
+"""Checkpoints are saved atomically, verified when loaded, and pruned."""
+
 import json
 import os
 from pathlib import Path
@@ -21,15 +23,15 @@ def saved_run(folder: Path, *steps: int, keep: int = 9) -> RunFolder:
     for step in steps:
         trainer.state.step = step
         tensors = {"a": torch.full((3,), float(step))}
-        trainer.run_folder.save(trainer.state, tensors, tensors, keeping(keep))
+        trainer.run_folder.save_checkpoint(trainer.state, tensors, tensors, config_keeping(keep))
     return RunFolder(folder)
 
 
-def keeping(count: int, save_every: int = 1) -> Config:
+def config_keeping(count: int, save_every: int = 1) -> Config:
     return small_config(f"training.keep_checkpoints={count}", f"training.save_every={save_every}")
 
 
-def test_a_run_is_a_folder_of_plain_files(tmp_path):
+def test_run_is_a_folder_of_plain_files(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     trainer.fit()
     files = {
@@ -47,25 +49,29 @@ def test_a_run_is_a_folder_of_plain_files(tmp_path):
     assert RunFolder(tmp_path / "run").load_config() == small_config()
 
 
-def test_the_newest_checkpoints_are_kept(tmp_path):
+def test_newest_checkpoints_are_kept(tmp_path):
     assert saved_run(tmp_path / "run", 1, 2, 3, 4, 5, keep=2).steps() == [5, 4]
 
 
-def test_what_a_signal_left_in_between_pushes_nothing_out_and_goes_with_the_next_save(tmp_path):
+def test_checkpoint_of_a_signal_replaces_no_scheduled_one(tmp_path):
     folder = saved_run(tmp_path / "run", 3, 6)
     for step, expected in ((7, [7, 6, 3]), (8, [8, 6, 3]), (9, [9, 6])):
-        folder.save(TrainerState(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=3))
+        folder.save_checkpoint(
+            TrainerState(step=step), {"a": torch.ones(3)}, {}, config_keeping(2, save_every=3)
+        )
         assert folder.steps() == expected
 
 
-def test_there_is_one_to_fall_back_to_before_the_first_planned_save(tmp_path):
+def test_fallback_is_kept_before_the_first_scheduled_save(tmp_path):
     folder = saved_run(tmp_path / "run")
     for step in (1, 2, 4):
-        folder.save(TrainerState(step=step), {"a": torch.ones(3)}, {}, keeping(2, save_every=10))
+        folder.save_checkpoint(
+            TrainerState(step=step), {"a": torch.ones(3)}, {}, config_keeping(2, save_every=10)
+        )
     assert folder.steps() == [4, 2]
 
 
-def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
+def test_checkpoint_is_loaded_with_the_same_bits(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     trainer.fit()
     checkpoint = trainer.run_folder.load_newest([], for_training=True)
@@ -75,7 +81,7 @@ def test_a_checkpoint_comes_back_with_the_same_bits(tmp_path):
     assert same_bits(checkpoint.optimizer, trainer.optimizer.state)
 
 
-def test_shared_weights_are_saved_once_and_shared_again(tmp_path):
+def test_tied_weights_are_saved_once_and_tied_again(tmp_path):
     settings = ("tokenizer.joint=true", "model.tie_embeddings=all")
     trainer = trainer_for(tmp_path / "run", *settings)
     trainer.fit()
@@ -90,7 +96,7 @@ def test_shared_weights_are_saved_once_and_shared_again(tmp_path):
 
 @pytest.mark.parametrize("point", ["write", "fsync", "rename", "replace"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypatch, point, nth):
+def test_failed_save_leaves_the_previous_checkpoint(tmp_path, monkeypatch, point, nth):
     folder = saved_run(tmp_path / "run", 1)
     calls = 0
 
@@ -110,24 +116,24 @@ def test_a_failure_in_mid_save_leaves_the_previous_checkpoint(tmp_path, monkeypa
     }  # fmt: skip
     owner, name = targets[point]
     monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
-    told = ""
+    message = ""
     try:
-        folder.save(TrainerState(step=2), {"a": torch.ones(3)}, {}, keeping(2))
+        folder.save_checkpoint(TrainerState(step=2), {"a": torch.ones(3)}, {}, config_keeping(2))
     except CheckpointError as error:
-        told = str(error)
+        message = str(error)
     monkeypatch.undo()
-    assert ("(No space left on device): " in told) == (calls >= nth)
+    assert ("(No space left on device): " in message) == (calls >= nth)
     complaints: list[str] = []
     step = RunFolder(tmp_path / "run").load_newest(complaints, for_training=True).state.step
     assert step in (1, 2)
     assert complaints == []
-    folder.save(TrainerState(step=3), {"a": torch.ones(3)}, {}, keeping(2))
+    folder.save_checkpoint(TrainerState(step=3), {"a": torch.ones(3)}, {}, config_keeping(2))
     assert folder.load_newest([], for_training=True).state.step == 3
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "swap", "empty"])
-def test_damage_is_noticed_and_the_checkpoint_before_is_used(tmp_path, name, damage):
+def test_damaged_checkpoint_is_reported_and_the_previous_used(tmp_path, name, damage):
     folder = saved_run(tmp_path / "run", 1, 2)
     path = folder.step_path(2) / name
     content = path.read_bytes()
@@ -149,14 +155,14 @@ def test_damage_is_noticed_and_the_checkpoint_before_is_used(tmp_path, name, dam
     assert "step-000002" in complaints[0]
 
 
-def test_a_run_without_a_whole_checkpoint_says_so(tmp_path):
+def test_run_without_a_valid_checkpoint_is_refused(tmp_path):
     folder = saved_run(tmp_path / "run", 1)
     (folder.step_path(1) / "state.json").write_bytes(b"{}")
     with pytest.raises(CheckpointError, match=r"has no valid checkpoint: .*damaged"):
         folder.load_newest([], for_training=True)
 
 
-def test_a_newer_format_is_refused_by_number(tmp_path):
+def test_newer_format_is_refused_by_number(tmp_path):
     folder = saved_run(tmp_path / "run", 1)
     path = folder.step_path(1) / "state.json"
     content = json.loads(path.read_bytes())["content"] | {"format": 99}
@@ -166,13 +172,13 @@ def test_a_newer_format_is_refused_by_number(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["../../etc", "step-1", "", "/tmp/step-000001", "\x00"])
-def test_a_pointer_only_ever_names_a_step(tmp_path, text):
+def test_pointer_that_names_no_step_is_ignored(tmp_path, text):
     folder = saved_run(tmp_path / "run", 1)
     (folder.checkpoints / "best").write_text(text)
     assert folder.pointed("best") is None
 
 
-def test_a_pickle_is_never_opened(tmp_path):
+def test_pickle_is_never_loaded(tmp_path):
     class Bomb:
         def __reduce__(self):
             return Path.touch, (tmp_path / "exploded",)
@@ -183,7 +189,7 @@ def test_a_pickle_is_never_opened(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-def test_starting_over_moves_the_old_run_aside(tmp_path):
+def test_move_aside_renames_the_old_run(tmp_path):
     folder = saved_run(tmp_path / "run", 1)
     assert folder.move_aside() == tmp_path / "run.old-1"
     assert folder.move_aside() is None  # there is nothing left to move
@@ -192,14 +198,14 @@ def test_starting_over_moves_the_old_run_aside(tmp_path):
     assert RunFolder(tmp_path / "run.old-1").steps() == [1]
 
 
-def test_a_folder_that_is_no_run_is_never_moved(tmp_path):
+def test_move_aside_refuses_a_folder_that_is_not_a_run(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("precious")
     with pytest.raises(CheckpointError, match="is not a run folder"):
         RunFolder(tmp_path / "thesis").move_aside()
 
 
-def test_a_folder_with_a_config_of_somebody_elses_is_left_alone(tmp_path):
+def test_folder_with_a_foreign_config_is_left_unchanged(tmp_path):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "config.yaml").write_text("mine: precious")
     with pytest.raises(CheckpointError, match="is not a run folder"):
@@ -208,20 +214,20 @@ def test_a_folder_with_a_config_of_somebody_elses_is_left_alone(tmp_path):
     assert (tmp_path / "project" / "config.yaml").read_text() == "mine: precious"
 
 
-def test_a_run_that_was_killed_in_its_first_moments_begins_again(tmp_path):
+def test_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / ".tokenizer.part").mkdir()
     assert trainer_for(tmp_path / "run").state.step == 0
 
 
-def test_a_save_clears_away_damaged_steps_beyond_it_and_never_itself(tmp_path):
+def test_save_deletes_later_checkpoints_but_not_itself(tmp_path):
     folder = saved_run(tmp_path / "run", 5, 27, 30)
-    folder.save(TrainerState(step=6), {"a": torch.ones(3)}, {}, keeping(2))
+    folder.save_checkpoint(TrainerState(step=6), {"a": torch.ones(3)}, {}, config_keeping(2))
     assert folder.steps() == [6, 5]
     assert folder.pointed("last") == 6
 
 
-def test_a_changed_vocabulary_is_noticed(tmp_path):
+def test_changed_vocabulary_is_refused(tmp_path):
     folder = saved_run(tmp_path / "run", 1)
     path = folder.path / "tokenizer" / "target.tsv"
     path.write_bytes(path.read_bytes().replace(b"una\t", b"uma\t"))
@@ -229,7 +235,7 @@ def test_a_changed_vocabulary_is_noticed(tmp_path):
         folder.load_newest([], for_training=False)
 
 
-def test_metrics_that_were_lost_are_noted_and_never_made_up(tmp_path):
+def test_lost_metrics_are_noted_and_not_made_up(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     trainer.fit()
     trainer.run_folder.metrics.write_bytes(b"{}\n")
@@ -253,7 +259,7 @@ def test_runs_are_found_newest_first(tmp_path):
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False)))
-def test_json_with_a_checksum_comes_back_and_changed_content_is_noticed(data):
+def test_json_with_checksum_is_read_back_unless_changed(data):
     content = json_with_checksum(data)
     assert read_json_with_checksum(content, "here") == data
     changed = json.loads(content)
@@ -263,7 +269,7 @@ def test_json_with_a_checksum_comes_back_and_changed_content_is_noticed(data):
             read_json_with_checksum(damaged, "here")
 
 
-def test_tensors_that_are_views_are_saved_as_they_look():
+def test_transposed_tensor_is_saved_transposed():
     base = torch.arange(6.0).reshape(2, 3)
     from safetensors.torch import load
 

@@ -1,3 +1,5 @@
+"""Configs are read from YAML, changed by overrides, validated and written."""
+
 import contextlib
 import json
 import re
@@ -37,7 +39,7 @@ def errors_of(text: str, tmp_path: Path, overrides=()) -> list[str]:
     return [line.strip() for line in str(caught.value).splitlines()]
 
 
-def test_numbers_are_numbers_and_words_stay_words(tmp_path):
+def test_values_get_the_type_of_their_setting(tmp_path):
     config = config_from(
         "data: {train: no}\ntraining: {learning_rate: 1e-4, weight_decay: 0, steps: 12}", tmp_path
     )
@@ -57,7 +59,7 @@ def test_numbers_are_numbers_and_words_stay_words(tmp_path):
         (".inf", ".inf"),
     ],
 )  # fmt: skip
-def test_scalars_are_read_as_people_mean_them(text, value):
+def test_yaml_scalars_get_the_expected_type(text, value):
     result = read_yaml(text, "here")
     assert result == value
     assert type(result) is type(value)
@@ -78,14 +80,14 @@ def test_scalars_are_read_as_people_mean_them(text, value):
         ("--- a\n--- b", "line 2:"),
     ],
 )
-def test_yaml_that_is_not_plain_data_is_refused_with_its_line(text, message):
+def test_yaml_other_than_plain_data_is_refused(text, message):
     with pytest.raises(ConfigError) as caught:
         read_yaml(text, "some.yaml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_every_mistake_is_reported_at_once_with_its_path(tmp_path):
+def test_all_config_errors_are_reported_at_once(tmp_path):
     errors = errors_of(
         """
 data: {train: en-es, trian: x}
@@ -185,7 +187,7 @@ modle: {}
          "did you mean 'recurrent'?"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_are_explained(settings, message, tmp_path):
+def test_invalid_settings_are_explained(settings, message, tmp_path):
     start = "" if settings.startswith("data") else SMALLEST
     (error,) = errors_of(start + settings, tmp_path)
     assert message in error
@@ -201,11 +203,11 @@ def test_settings_that_cannot_be_are_explained(settings, message, tmp_path):
         "positional_encoding: learned}",
     ],
 )
-def test_what_only_looks_like_a_contradiction_is_allowed(model, tmp_path):
+def test_config_allows_unusual_but_valid_settings(model, tmp_path):
     assert config_from(f"{SMALLEST}model: {model}", tmp_path).model.kind == "recurrent"
 
 
-def test_a_setting_of_the_other_kind_is_told_where_it_was_made(tmp_path):
+def test_setting_of_the_other_model_kind_names_its_override(tmp_path):
     errors = errors_of(SMALLEST, tmp_path, ["model.kind=recurrent", "model.num_heads=4"])
     assert errors == [
         "--set model.num_heads=4: model.num_heads is a Transformer's; "
@@ -213,7 +215,7 @@ def test_a_setting_of_the_other_kind_is_told_where_it_was_made(tmp_path):
     ]
 
 
-def test_what_no_recurrent_model_may_have_is_told_once(tmp_path):
+def test_transformer_setting_is_reported_once_for_recurrent_models(tmp_path):
     model = f"{SMALLEST}model: {{kind: recurrent, d_model: 7}}"
     heads, position = errors_of(
         model, tmp_path, ["model.num_heads=2", "model.positional_encoding=rotary"]
@@ -225,12 +227,12 @@ def test_what_no_recurrent_model_may_have_is_told_once(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "just words", "- a\n- b"])
-def test_a_config_without_settings_is_an_error(text, tmp_path):
+def test_config_without_settings_is_an_error(text, tmp_path):
     (error,) = errors_of(text, tmp_path)
     assert "empty" in error or "a mapping of sections" in error
 
 
-def test_a_missing_or_unreadable_config_is_an_error(tmp_path):
+def test_missing_or_unreadable_config_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"data: {train: \xe9}")
@@ -240,7 +242,7 @@ def test_a_missing_or_unreadable_config_is_an_error(tmp_path):
         load_config(tmp_path)
 
 
-def test_overrides_change_any_key_and_are_checked_like_the_file(tmp_path):
+def test_overrides_change_any_key_and_are_validated(tmp_path):
     config = config_from(
         SMALLEST,
         tmp_path,
@@ -265,12 +267,12 @@ def test_overrides_change_any_key_and_are_checked_like_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("override", ["steps=50", "training.steps", "=3", ".=3", "data.train.x=1"])
-def test_an_override_that_makes_no_sense_is_a_usage_error(override, tmp_path):
+def test_malformed_override_is_a_usage_error(override, tmp_path):
     with pytest.raises(UsageError, match="--set"):
         config_from(SMALLEST, tmp_path, [override])
 
 
-def test_a_key_without_its_section_is_recognised(tmp_path):
+def test_key_without_its_section_gets_a_suggestion(tmp_path):
     for override, meant in (
         ("steps=50", "training.steps=50"),
         ("consistency=1", "training.rdrop_alpha=VALUE"),
@@ -283,7 +285,7 @@ def test_a_key_without_its_section_is_recognised(tmp_path):
     ]
 
 
-def test_a_config_survives_being_written_and_read(tmp_path):
+def test_config_survives_writing_and_reading(tmp_path):
     config = config_from(
         "data: {train: '1e5', valid: 'no', test: [a, '1'], columns: [1, 3]}\n"
         "training: {learning_rate: 1e-5, trainable: [head]}",
@@ -293,7 +295,7 @@ def test_a_config_survives_being_written_and_read(tmp_path):
     assert load_config(tmp_path / "again.yaml") == config
 
 
-def test_changed_keys_are_listed_by_path(tmp_path):
+def test_changed_keys_lists_old_and_new_values(tmp_path):
     old = config_from(SMALLEST, tmp_path)
     new = config_from(SMALLEST, tmp_path, ["model.d_model=32", "data.columns=[en, es]"])
     assert changed_keys(old, new) == {
@@ -303,7 +305,7 @@ def test_changed_keys_are_listed_by_path(tmp_path):
 
 
 def test_shipped_configs_resolve_to_the_pinned_values():
-    """Of settings that a config leaves out, too: a default cannot change unnoticed."""
+    """Compare omitted settings, too, so that no default changes unnoticed."""
     pinned = json.loads((ROOT / "tests/fixtures/resolved-configs.json").read_text("utf-8"))
     found = {path.name: json.loads(json.dumps(asdict(load_config(path)))) for path in CONFIGS}
     assert found == pinned
@@ -316,7 +318,7 @@ def test_tiny_yaml_has_every_setting_with_a_comment():
     assert all(re.search(r"\S  +# \S", line) for line in tiny.splitlines() if line[:2] == "  ")
 
 
-def test_other_shipped_configs_state_only_what_differs_from_the_defaults():
+def test_other_shipped_configs_omit_default_values():
     defaults = asdict(Config())
     for path in CONFIGS:
         given = read_yaml(path.read_text("utf-8"), path.name)
@@ -345,12 +347,12 @@ RENAMED_VALUES = [
 
 
 @pytest.mark.parametrize(("settings", "message"), RENAMED_VALUES)
-def test_a_renamed_key_is_refused_with_its_present_name(settings, message, tmp_path):
+def test_renamed_key_is_refused_with_its_new_name(settings, message, tmp_path):
     errors = errors_of(settings, tmp_path)
     assert f"{tmp_path / 'some.yaml'}: {message}" in errors
 
 
-def test_renamed_and_unknown_keys_of_an_old_section_are_all_reported(tmp_path):
+def test_all_keys_of_a_renamed_section_are_reported(tmp_path):
     assert errors_of("data: {source: en-es}\nhygiene: {nul: keep, x: 1}", tmp_path) == [
         f"{tmp_path / 'some.yaml'}: {message}"
         for message in (
@@ -361,7 +363,7 @@ def test_renamed_and_unknown_keys_of_an_old_section_are_all_reported(tmp_path):
     ]
 
 
-def test_every_renamed_setting_is_gone_and_its_new_names_exist():
+def test_renamed_settings_are_gone_and_their_new_names_exist():
     present = {f"{section}.{key}" for section, keys in asdict(Config()).items() for key in keys}
     assert not present & RENAMED.keys()
     assert {key for renaming in RENAMED.values() for key in renaming.keys} <= present
@@ -376,7 +378,7 @@ plain_data = st.recursive(
 
 
 @given(plain_data)
-def test_plain_data_survives_being_written_and_read(data):
+def test_plain_data_survives_writing_and_reading(data):
     assert read_yaml(write_yaml(data), "here") == data
 
 

@@ -1,4 +1,4 @@
-"""The core trains and translates without any wing: explain, worked, doctor, export, commands."""
+"""The core trains and translates without the optional modules and the commands."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 from tests.processes import ROOT
 
-WINGS = (
+OPTIONAL = (
     "api.py", "cli", "command_line.py", "console.py", "doctor", "evaluate.py", "explain",
     "export.py", "prompt.py", "worked",
 )  # fmt: skip
@@ -31,8 +31,8 @@ print(Translator.load("run")("Let's go"))
 
 @pytest.fixture
 def core(tmp_path):
-    """A copy of the package in which the folders and files of all wings are deleted."""
-    ignored = shutil.ignore_patterns("__pycache__", *WINGS)
+    """A copy of the package without its optional modules."""
+    ignored = shutil.ignore_patterns("__pycache__", *OPTIONAL)
     shutil.copytree(ROOT / "minitransformer", tmp_path / "minitransformer", ignore=ignored)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     return tmp_path
@@ -47,7 +47,7 @@ def core(tmp_path):
         ("tiny-rnn.yaml", "training.steps=200", "data.limit=40", "evaluation.every=100"),
     ],
 )
-def test_core_trains_and_translates_without_wings(core, arguments):
+def test_core_trains_and_translates_without_optional_modules(core, arguments):
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], cwd=core, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": str(core)}, check=False,

@@ -1,4 +1,4 @@
-"""The shipped corpora follow a visible grammar: every ending is checked here."""
+"""The verb forms and translations of the shipped corpora follow their grammar."""
 
 import unicodedata
 from collections import Counter
@@ -10,9 +10,9 @@ from minitransformer.data.tokenizer import split_words
 from tests.corpus_files import corpus_of
 
 NAMES = ("en-es", "en-bn")
-FIRST_LINES = 36  # they hold every word, for the lesson on how little data only memorises
+FIRST_LINES = 36  # contain every word, for the lesson on memorizing a tiny corpus
 
-# Subject: Spanish words (none where the ending says it), person.
+# Subject: Spanish words (none if the verb form implies it), index of the verb form.
 SPANISH_SUBJECTS = {
     "I": ("", 0), "You": ("", 1), "He": ("Él", 2), "She": ("Ella", 2), "We": ("", 3),
     "They": ("Ellos", 4), "Ana": ("Ana", 2), "Pedro": ("Pedro", 2),
@@ -47,7 +47,7 @@ def all_pairs(name: str) -> list[Pair]:
 
 
 def parse(source: str, subjects, verbs) -> tuple[str, str, str]:
-    """Subject, base verb and the rest of an English sentence, its agreement checked."""
+    """Split an English sentence into subject, base verb and rest, and check its agreement."""
     subject = max((each for each in subjects if source.startswith(f"{each} ")), key=len)
     verb, _, rest = source.removeprefix(f"{subject} ").partition(" ")
     inflected = {base: base + ("es" if base in ("go", "watch") else "s") for base in verbs}
@@ -87,7 +87,7 @@ def test_bangla_verbs_agree_and_objects_have_one_translation():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_corpus_is_large_enough_and_every_source_has_one_target(name):
+def test_corpus_is_large_enough_and_has_one_target_per_source(name):
     corpus = corpus_of(train=name)
     assert len(corpus.train) >= 200
     assert len(corpus.splits["valid"]) >= 40
@@ -109,7 +109,7 @@ def test_held_out_sentences_are_new_combinations_of_known_words(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_lines_hold_every_word(name):
+def test_first_lines_contain_every_word(name):
     pairs = list(corpus_of(train=name).train)
     for side in (0, 1):
         every = {word for pair in pairs for word in split_words(pair[side])}
@@ -117,14 +117,14 @@ def test_the_first_lines_hold_every_word(name):
         assert first == every
 
 
-def test_the_sentences_of_the_source_material_are_in_training():
+def test_sentences_of_the_source_material_are_in_training():
     assert Pair("Let's go", "Vamos") in corpus_of(train="en-es").train
     bangla = corpus_of(train="en-bn").train
     assert Pair("I go to school", "আমি স্কুলে যাই") in bangla
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_sentence_is_nfc_and_neatly_spaced(name):
+def test_every_sentence_is_nfc_with_single_spaces(name):
     for pair in all_pairs(name):
         for text in pair:
             assert text == nfc(text)

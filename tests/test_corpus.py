@@ -1,3 +1,5 @@
+"""Corpora are read line by line, filtered, limited and split."""
+
 import os
 import random
 import re
@@ -13,7 +15,7 @@ from tests.corpus_files import corpus_of, counts, train_split, write, write_alig
 from tests.processes import ROOT
 
 
-def test_every_line_is_kept_or_dropped_for_a_stated_reason(tmp_path):
+def test_dropped_lines_are_counted_by_reason(tmp_path):
     content = b"a\tb\n\n\t\nonly one\nx\t\n\ty\n1\t2\t3\n\xff\tz\nlast\tline"
     split = train_split(content, tmp_path)
     assert list(split) == [Pair("a", "b"), Pair("last", "line")]
@@ -35,7 +37,7 @@ def test_only_a_newline_ends_a_line(separator, tmp_path):
 @pytest.mark.parametrize(
     "control", ["\r", "\u0085", "\x0b", "\x0c", "\x1b", "\x1c", "\x7f", "\x9f"]
 )
-def test_control_characters_end_no_line_and_follow_their_policy(control, tmp_path):
+def test_control_characters_end_no_line_and_are_filtered(control, tmp_path):
     content = f"one{control}two\tuno{control}dos\nthree\ttres\n".encode()
     assert list(train_split(content, tmp_path)) == [Pair("three", "tres")]
     assert counts(train_split(content, tmp_path)) == {"control": (1, 1)}
@@ -48,13 +50,13 @@ def test_control_characters_end_no_line_and_follow_their_policy(control, tmp_pat
         train_split(content, tmp_path, filters={"control": "error"})
 
 
-def test_quotes_and_na_are_ordinary_text_and_a_byte_order_mark_is_not(tmp_path):
+def test_tsv_keeps_quotes_and_na_and_drops_a_byte_order_mark(tmp_path):
     split = train_split(b'\xef\xbb\xbf"Hi\t"Hola\r\nNA\tnull\r\n"\t"\r\n', tmp_path)
     assert list(split) == [Pair('"Hi', '"Hola'), Pair("NA", "null"), Pair('"', '"')]
 
 
 @pytest.mark.parametrize("text", ["👩‍👩‍👧 🇪🇸", "می‌خواهم", "مرحبا بالعالم", "আমি স্কুলে যাই।", "क्‍ष"])
-def test_emoji_joiners_and_right_to_left_text_pass_untouched(text, tmp_path):
+def test_emoji_joiners_and_right_to_left_text_are_unchanged(text, tmp_path):
     split = train_split(f"{text}\tx\n".encode(), tmp_path)
     assert list(split) == [Pair(text, "x")]
     assert split.report.defects == {}
@@ -69,14 +71,14 @@ def test_emoji_joiners_and_right_to_left_text_pass_untouched(text, tmp_path):
         (b"source\ttarget\n", "header"),
     ],
 )
-def test_damaged_rows_are_left_out(content, defect, tmp_path):
+def test_damaged_rows_are_dropped(content, defect, tmp_path):
     split = train_split(b"x\ty\n" + content, tmp_path)
     assert list(split) == [Pair("x", "y")]
     assert counts(split) == {defect: (1, 2)}
 
 
 @pytest.mark.parametrize("name", ["rows.tsv", "rows.csv"])
-def test_a_repeated_header_is_no_pair(name, tmp_path):
+def test_repeated_header_is_dropped(name, tmp_path):
     separator = "," if name.endswith("csv") else "\t"
     rows = [("en", "es"), ("a", "b"), ("en", "es"), ("c", "d")]
     content = "".join(f"{separator.join(row)}\n" for row in rows).encode()
@@ -85,7 +87,7 @@ def test_a_repeated_header_is_no_pair(name, tmp_path):
     assert counts(split) == {"header": (1, 3) if name.endswith("csv") else (2, 1)}
 
 
-def test_what_may_be_meant_is_counted_and_kept(tmp_path):
+def test_harmless_defects_are_counted_and_kept(tmp_path):
     rows = ["e\u0301\tx", "same\tsame", "a\tb", "a\tb", "a\tc", "a\tc", "a  \tb"]
     content = "".join(f"{row}\n" for row in rows).encode()
     split = train_split(content, tmp_path)
@@ -99,7 +101,7 @@ def test_what_may_be_meant_is_counted_and_kept(tmp_path):
     assert list(train_split(content, tmp_path, filters=policies)) == [Pair("a", "b")]
 
 
-def test_every_refused_defect_is_named_at_once(tmp_path):
+def test_all_refused_defects_are_reported_at_once(tmp_path):
     with pytest.raises(DataError) as caught:
         train_split(b"a\tb\na\tb\n\nx\tx\n", tmp_path,
                     filters={"duplicate": "error", "empty": "error"})  # fmt: skip
@@ -121,12 +123,12 @@ def test_every_refused_defect_is_named_at_once(tmp_path):
         (b"a\tb\tc\n", "choose two of them with data.columns, such as"),
     ],
 )
-def test_a_file_without_pairs_is_refused(content, message, tmp_path):
+def test_file_without_pairs_is_refused(content, message, tmp_path):
     with pytest.raises(DataError, match=message):
         train_split(content, tmp_path)
 
 
-def test_a_source_that_is_nothing_known_names_what_ships():
+def test_unknown_corpus_lists_those_that_ship():
     with pytest.raises(
         DataError,
         match=r"'en-xx' is neither .* \(en-bn, en-es, lets-go, copy, reverse, substitute\)",
@@ -134,7 +136,7 @@ def test_a_source_that_is_nothing_known_names_what_ships():
         corpus_of(train="en-xx")
 
 
-def test_a_file_of_ones_own_has_no_held_out_pairs_unless_it_names_some(tmp_path):
+def test_file_has_no_held_out_pairs_unless_they_are_named(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\tb\nc\td\n")
     (tmp_path / "valid.tsv").write_bytes(b"e\tf\n")
     assert list(corpus_of(train=str(tmp_path / "train.tsv")).splits) == ["train"]
@@ -144,14 +146,14 @@ def test_a_file_of_ones_own_has_no_held_out_pairs_unless_it_names_some(tmp_path)
         corpus_of(train="en-es", valid=str(tmp_path / "absent.tsv"))
 
 
-def test_a_limit_takes_the_first_pairs():
+def test_limit_takes_the_first_pairs():
     everything, few = corpus_of(train="en-es"), corpus_of(train="en-es", limit=7)
     assert list(few.train) == list(everything.train)[:7]
     assert list(few.splits["valid"]) == list(everything.splits["valid"])
     assert few.train.report.set_aside == ", 254 beyond data.limit"
 
 
-def test_sources_that_are_held_out_too_are_counted_or_left_out_of_training(tmp_path):
+def test_overlap_with_held_out_sources_is_counted_or_dropped(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\t1\nb\t2\nc\t3\nd\t4\n")
     (tmp_path / "valid.tsv").write_bytes(b"b\tother\ne\t5\n")
     (tmp_path / "test.tsv").write_bytes(b"d\t4\ne\t5\nf\t6\n")
@@ -163,10 +165,10 @@ def test_sources_that_are_held_out_too_are_counted_or_left_out_of_training(tmp_p
     strict = corpus_of(train=str(tmp_path / "train.tsv"), filters={"overlap": "skip"}, **held_out)
     assert [pair.source for pair in strict.train] == ["a", "c"]
     assert [pair.source for pair in strict.splits["valid"]] == ["b"]
-    assert len(strict.splits["test"]) == 3  # what is published stays as it is
+    assert len(strict.splits["test"]) == 3  # a published test split is not filtered
 
 
-def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_path):
+def test_split_shares_no_source_and_depends_on_its_seed(tmp_path):
     rows = [f"s{number % 300}\tt{number}" for number in range(1000)]
     random.Random(1).shuffle(rows)
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
@@ -174,7 +176,7 @@ def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_p
     corpus = corpus_of(**settings)
     pairs = {name: list(split) for name, split in corpus.splits.items()}
     assert sum(map(len, pairs.values())) == 1000
-    assert 97 <= len(pairs["valid"]) <= 100  # sources have 3 or 4 pairs each, and stay whole
+    assert 97 <= len(pairs["valid"]) <= 100  # each source has 3 or 4 pairs, which stay together
     assert 47 <= len(pairs["test"]) <= 50
     assert corpus.train.report.set_aside == f", {1000 - len(pairs['train'])} split off"
     sources = [{pair.source for pair in each} for each in pairs.values()]
@@ -188,25 +190,25 @@ def test_a_split_from_one_file_shares_no_source_and_is_decided_by_its_seed(tmp_p
     assert set(corpus_of(**settings).splits["valid"]) == set(pairs["valid"])
 
 
-def test_a_split_that_leaves_nothing_to_train_on_is_refused(tmp_path):
+def test_split_that_leaves_no_training_pairs_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"ask for 5 pairs, and .* has 3: none are left"):
         train_split(b"a\tb\nc\td\ne\tf\n", tmp_path, split_valid=5)
     with pytest.raises(DataError, match=r"split_valid: en-es already has a valid split of its own"):
         corpus_of(train="en-es", split_valid=5)
 
 
-def test_a_split_takes_at_least_one_sentence_with_all_of_its_translations(tmp_path):
+def test_split_keeps_all_translations_of_a_sentence_together(tmp_path):
     content = "".join(f"s{number % 3}\tt{number}\n" for number in range(30)).encode()
     corpus = corpus_of(train=write(content, tmp_path), split_valid=5)
     assert [len(split) for split in corpus.splits.values()] == [20, 10]
 
 
-def test_a_file_that_cannot_be_split_says_why(tmp_path):
+def test_split_of_a_file_with_other_columns_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"3 columns instead of 2; choose two of them"):
         train_split(b"a\tb\tc\n", tmp_path, split_valid=1)
 
 
-def sentence(random: numpy.random.RandomState) -> Pair:
+def random_pair(random: numpy.random.RandomState) -> Pair:
     words = [f"w{number}" for number in random.randint(1000, size=random.randint(1, 12))]
     mark = "?" if random.randint(3) == 0 else "."
     return Pair(" ".join(words) + mark, " ".join(f"{word}o" for word in words) + mark)
@@ -214,11 +216,9 @@ def sentence(random: numpy.random.RandomState) -> Pair:
 
 @pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("missing", [[0], [150], [321, 400], [499]])
-def test_aligned_files_of_different_lengths_name_both_counts_and_the_line(
-    missing, is_sorted, tmp_path
-):
+def test_misaligned_files_report_both_counts_and_the_line(missing, is_sorted, tmp_path):
     random = numpy.random.RandomState(1)
-    pairs = [sentence(random) for _ in range(500)]
+    pairs = [random_pair(random) for _ in range(500)]
     if is_sorted:
         pairs.sort(key=lambda pair: len(pair.source))
     source, target = write_aligned(pairs, tmp_path)
@@ -234,7 +234,7 @@ def test_aligned_files_of_different_lengths_name_both_counts_and_the_line(
     assert abs(found - 1 - missing[0]) <= (12 if is_sorted else 2)
 
 
-def test_lines_that_are_all_alike_do_not_tell_where_one_is_missing(tmp_path):
+def test_missing_line_among_equal_lines_is_not_located(tmp_path):
     source, target = write_aligned([Pair("same", "mismo")] * 9, tmp_path)
     write(b"mismo\n" * 8, tmp_path, "pairs.es")
     with pytest.raises(DataError, match="has 8; the lines are too much alike to tell"):
@@ -242,13 +242,13 @@ def test_lines_that_are_all_alike_do_not_tell_where_one_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize("unit", [b"x", b"x ", "é".encode()])
-def test_a_line_of_ten_megabytes_is_one_row_that_is_too_long(unit, tmp_path):
+def test_line_of_ten_megabytes_is_one_row_that_is_too_long(unit, tmp_path):
     split = train_split(unit * (10_000_000 // len(unit)) + b"\ty\na\tb\n", tmp_path)
     assert [number for number, _ in split.numbered()] == [2]
     assert counts(split) == {"too_long": (1, 1)}
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):
+def test_file_changed_while_it_is_read_is_refused(tmp_path):
     split = train_split(b"a\tb\nc\td\n", tmp_path)
     (tmp_path / "pairs.tsv").write_bytes(b"a\tb\n")
     with pytest.raises(DataError, match="was changed while it was read"):
@@ -269,7 +269,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):
     ],
     ids=["translating", "training on a tsv file"],
 )
-def test_no_module_of_data_is_loaded_before_it_is_needed(code, modules, tmp_path):
+def test_data_modules_are_imported_only_when_needed(code, modules, tmp_path):
     write(b"a\tb\n", tmp_path)
     code += "; import sys; print(*sys.modules)"
     result = subprocess.run(

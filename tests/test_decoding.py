@@ -1,3 +1,5 @@
+"""Greedy decoding equals uncached decoding for every model, batch and limit."""
+
 import math
 
 import pytest
@@ -18,7 +20,7 @@ SENTENCES = [
 
 
 def greedy_without_cache(model, source, start_id: int, limit: int) -> list[int]:
-    """The definition of greedy decoding: run the whole target again for each token."""
+    """Decode greedily by running the whole target again for each token."""
     target = [start_id]
     with torch.no_grad():
         while len(target) <= limit and (len(target) == 1 or target[-1] != EOS_ID):
@@ -29,7 +31,7 @@ def greedy_without_cache(model, source, start_id: int, limit: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_cached_greedy_equals_its_definition(name):
+def test_cached_greedy_equals_uncached_greedy(name):
     model = build(VARIANTS[name])
     for seed in range(2):
         source = ids(1, 3 + 2 * seed, seed=seed)
@@ -38,7 +40,7 @@ def test_cached_greedy_equals_its_definition(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_score_from_search_is_the_score_by_teacher_forcing(name):
+def test_greedy_probabilities_equal_teacher_forcing(name):
     model = build(VARIANTS[name])
     source = ids(3, 5)
     for row, choices in enumerate(greedy(model, source, start_id=EOS_ID, max_lengths=[6] * 3)):
@@ -50,20 +52,20 @@ def test_the_score_from_search_is_the_score_by_teacher_forcing(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_batch_and_neighbours_never_change_a_translation(name):
+def test_translation_does_not_depend_on_its_batch(name):
     model = build(VARIANTS[name])
     sources = [ids(1, 1 + seed % 7, seed=seed)[0].tolist() for seed in range(64)]
     max_lengths = [4 + seed % 3 for seed in range(64)]
     together = greedy(model, pad(sources), start_id=EOS_ID, max_lengths=max_lengths)
     for row in range(0, 64, 13):
-        (alone,) = greedy(
+        (single,) = greedy(
             model, pad([sources[row]]), start_id=EOS_ID, max_lengths=[max_lengths[row]]
         )
-        assert [choice.id for choice in alone] == [choice.id for choice in together[row]]
+        assert [choice.id for choice in single] == [choice.id for choice in together[row]]
 
 
-def test_a_row_ends_at_its_end_marker_or_at_its_own_limit():
-    model = build(VARIANTS["seed"])
+def test_row_ends_at_eos_or_at_its_own_limit():
+    model = build(VARIANTS["minimal"])
     with torch.no_grad():
         model.head.weight.zero_()
         model.head.bias.zero_()
@@ -76,15 +78,15 @@ def test_a_row_ends_at_its_end_marker_or_at_its_own_limit():
     assert [[choice.id for choice in row] for row in produced] == [[EOS_ID]] * 3
 
 
-def test_padding_and_start_are_never_produced():
-    model = build(VARIANTS["seed"])
+def test_greedy_never_produces_pad_or_bos():
+    model = build(VARIANTS["minimal"])
     with torch.no_grad():
         model.head.bias[[PAD_ID, BOS_ID]] = 100.0
     for row in greedy(model, ids(8, 4), start_id=EOS_ID, max_lengths=[5] * 8):
         assert not {choice.id for choice in row} & {PAD_ID, BOS_ID}
 
 
-def test_runners_up_are_the_next_most_probable_tokens():
+def test_alternatives_are_the_next_most_probable_tokens():
     model = build(VARIANTS["pre-norm"])
     source = ids(1, 4)
     (choices,) = greedy(model, source, start_id=EOS_ID, max_lengths=[1], alternatives=3)
@@ -96,8 +98,8 @@ def test_runners_up_are_the_next_most_probable_tokens():
     assert found == pytest.approx(best.values.tolist(), abs=1e-6)
 
 
-def test_a_small_vocabulary_runs_out_of_runners_up():
-    model = build(VARIANTS["seed"])
+def test_alternatives_are_limited_by_a_small_vocabulary():
+    model = build(VARIANTS["minimal"])
     for choices in greedy(model, ids(2, 5), start_id=EOS_ID, max_lengths=[4, 4], alternatives=50):
         for choice in choices:
             named = {choice.id, *(id for id, _ in choice.alternatives)}
@@ -105,8 +107,8 @@ def test_a_small_vocabulary_runs_out_of_runners_up():
             assert min(probability for _, probability in choice.alternatives) >= 0
 
 
-@pytest.mark.parametrize("name", ["shared-all", "lstm-both-ways"])
-def test_decoding_switches_dropout_off_and_leaves_the_mode_as_it_was(name):
+@pytest.mark.parametrize("name", ["shared-all", "lstm-bidirectional"])
+def test_decoding_disables_dropout_and_restores_the_mode(name):
     model = build(VARIANTS[name]).train()
     source = ids(2, 5)
     first, second = (greedy(model, source, start_id=EOS_ID, max_lengths=[6, 6]) for _ in range(2))
@@ -115,7 +117,7 @@ def test_decoding_switches_dropout_off_and_leaves_the_mode_as_it_was(name):
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny_rnn"])
-def test_batch_sizes_give_the_same_text_with_a_trained_model(name, request):
+def test_batch_size_does_not_change_translations_of_a_trained_model(name, request):
     translator = Translator.load(request.getfixturevalue(name).path)
     expected = [translator(sentence) for sentence in SENTENCES]
     assert expected[0] == "Vamos"
@@ -126,7 +128,7 @@ def test_batch_sizes_give_the_same_text_with_a_trained_model(name, request):
             assert [each.text for each in translations] == [by_source[text] for text in texts]
 
 
-def test_nothing_in_gives_nothing_out(tiny):
+def test_empty_input_gives_empty_output(tiny):
     translator = Translator.load(tiny.path)
     assert [each.text for each in translator.translate(["", "  ", "Let's go", "\t"])] == [
         "", "", "Vamos", "",
@@ -134,13 +136,13 @@ def test_nothing_in_gives_nothing_out(tiny):
     assert translator.translate([]) == []
 
 
-def test_a_sentence_beyond_the_longest_is_cut_and_says_so(tiny):
+def test_too_long_sentence_is_truncated_and_reported(tiny):
     translator = Translator.load(tiny.path)
     (translation,) = translator.translate(["go " * 100])
     assert translation.num_truncated == 100 - translator.max_length
 
 
-def test_a_short_sentence_may_have_a_long_translation(tmp_path):
+def test_short_sentence_may_have_a_long_translation(tmp_path):
     data = tmp_path / "own.tsv"
     long = " ".join(f"w{number}" for number in range(40))
     data.write_text(f"Hi\t{long}\n")
@@ -161,38 +163,38 @@ def test_a_short_sentence_may_have_a_long_translation(tmp_path):
     assert translation.is_finished
 
 
-def test_what_the_api_cannot_do_is_refused_by_name(tiny):
+def test_load_refuses_unknown_checkpoints_and_devices(tiny):
     with pytest.raises(UsageError, match="checkpoint 'bset': choose last, best or a step"):
         Translator.load(tiny.path, checkpoint="bset")
     with pytest.raises(UsageError, match="device 'abacus': choose auto, cuda, mps, cpu"):
         Translator.load(tiny.path, device="abacus")
 
 
-def test_a_folder_that_is_no_run_is_named(tmp_path):
+def test_load_refuses_a_folder_that_is_not_a_run(tmp_path):
     with pytest.raises(CheckpointError, match="is not a run folder"):
         Translator.load(tmp_path)
 
 
-def test_asking_for_a_best_that_was_never_selected_is_an_error(tiny):
+def test_load_refuses_a_missing_best_checkpoint(tiny):
     with pytest.raises(CheckpointError, match="has no best checkpoint"):
         Translator.load(tiny.path, checkpoint="best")
 
 
-def test_probabilities_may_be_left_away():
-    model, source = build(VARIANTS["seed"]), ids(3, 5)
-    told, silent = (
+def test_probabilities_are_optional():
+    model, source = build(VARIANTS["minimal"]), ids(3, 5)
+    with_probabilities, without = (
         greedy(model, source, start_id=EOS_ID, max_lengths=[6] * 3, probabilities=each)
         for each in (True, False)
     )
-    assert [[choice.id for choice in row] for row in told] == [
-        [choice.id for choice in row] for row in silent
+    assert [[choice.id for choice in row] for row in with_probabilities] == [
+        [choice.id for choice in row] for row in without
     ]
-    assert all(0 < choice.probability < 1 for row in told for choice in row)
-    assert all(math.isnan(choice.probability) for row in silent for choice in row)
+    assert all(0 < choice.probability < 1 for row in with_probabilities for choice in row)
+    assert all(math.isnan(choice.probability) for row in without for choice in row)
 
 
 @pytest.mark.parametrize("vocabulary", [12, 300, 5000])
-def test_the_first_of_equally_probable_tokens_is_taken(vocabulary):
+def test_top_tokens_takes_the_first_of_equals(vocabulary):
     assert (PAD_ID, UNK_ID, BOS_ID) == (0, 1, 2)
     best, ids = top_tokens(torch.zeros(20, vocabulary), 1)
     assert ids.flatten().tolist() == [UNK_ID] * 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT
-from tests.small_runs import RECURRENT, final_hashes
+from tests.small_runs import NO_TRANSFORMER_DROPOUT, RECURRENT, final_hashes
 from tests.survival import Uninterrupted, command, differences, uninterrupted_in
 
 NOISE = {"COLUMNS": "20", "TERM": "dumb", "PYTHONOPTIMIZE": "1", "OMP_NUM_THREADS": "2",
@@ -16,12 +16,12 @@ NOISE = {"COLUMNS": "20", "TERM": "dumb", "PYTHONOPTIMIZE": "1", "OMP_NUM_THREAD
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Uninterrupted:
-    return uninterrupted_in(tmp_path_factory.mktemp("whole"))
+def reference(tmp_path_factory) -> Uninterrupted:
+    return uninterrupted_in(tmp_path_factory.mktemp("reference"))
 
 
-def trained(folder: Path, run: str, environment: dict[str, str], *changes: str) -> Path:
-    """The run's folder, after a Python of its own has trained there."""
+def train_in(folder: Path, run: str, environment: dict[str, str], *changes: str) -> Path:
+    """Train in a new Python process and return the run's folder."""
     folder.mkdir(parents=True)
     script, *arguments = command(*changes)
     result = subprocess.run(
@@ -32,10 +32,10 @@ def trained(folder: Path, run: str, environment: dict[str, str], *changes: str) 
     return folder / run
 
 
-def test_the_same_seed_gives_the_same_bits_in_another_place_and_environment(whole, tmp_path):
+def test_same_seed_gives_same_bits_in_another_environment(reference, tmp_path):
     environment = {"PYTHONHASHSEED": "123", "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Dhaka", **NOISE}
-    run = trained(tmp_path / "ein Ort, জায়গা", "other/নাম der Läufe", environment)
-    assert differences(run, whole.outcome) == []
+    run = train_in(tmp_path / "ein Ort, জায়গা", "other/নাম der Läufe", environment)
+    assert differences(run, reference.outcome) == []
 
 
 @pytest.mark.slow
@@ -53,20 +53,20 @@ def test_the_same_seed_gives_the_same_bits_in_another_place_and_environment(whol
     ],
     ids=lambda environment: " ".join(f"{key}={value}" for key, value in environment.items()),
 )
-def test_no_part_of_the_environment_changes_a_bit(whole, tmp_path, environment):
-    assert differences(trained(tmp_path / "here", "run", environment), whole.outcome) == []
+def test_environment_variables_change_no_bits(reference, tmp_path, environment):
+    assert differences(train_in(tmp_path / "here", "run", environment), reference.outcome) == []
 
 
 @pytest.mark.slow
-def test_no_part_of_the_environment_changes_a_bit_of_a_recurrent_model(tmp_path):
-    changes = (*RECURRENT, "logging.tensorboard=false")
-    first = trained(tmp_path / "first", "run", {"PYTHONHASHSEED": "0"}, *changes)
-    other = trained(tmp_path / "other", "läuft", {"PYTHONHASHSEED": "7", **NOISE}, *changes)
+def test_environment_changes_no_bits_of_a_recurrent_model(tmp_path):
+    changes = (*RECURRENT, *NO_TRANSFORMER_DROPOUT, "logging.tensorboard=false")
+    first = train_in(tmp_path / "first", "run", {"PYTHONHASHSEED": "0"}, *changes)
+    other = train_in(tmp_path / "other", "läuft", {"PYTHONHASHSEED": "7", **NOISE}, *changes)
     assert final_hashes(first) == final_hashes(other)
 
 
-def test_another_seed_is_noticed(whole, tmp_path):
+def test_another_seed_gives_other_results(reference, tmp_path):
     other = uninterrupted_in(tmp_path, "training.seed=2")
-    assert {name for name in other.outcome if other.outcome[name] != whole.outcome[name]} >= {
+    assert {name for name in other.outcome if other.outcome[name] != reference.outcome[name]} >= {
         "tensors", "metrics", "TensorBoard",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A full disk costs nothing that was saved; with room again, the same command goes on."""
+"""A full disk loses nothing that was saved, and the same command resumes once there is space."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ from tests.test_interruption import COMMAND, assert_same, uninterrupted  # noqa:
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of its own, too small for a run."""
+    """A separate file system that is too small for a run."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
@@ -29,7 +29,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
         sys.platform != "linux"
         or subprocess.run(mount, capture_output=True, check=False).returncode
     ):
-        pytest.skip("mounting a small file system needs Linux and its administrator")
+        pytest.skip("mounting a small file system needs Linux and root")
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
 
@@ -38,13 +38,13 @@ def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.name.endswith(".part")]
 
 
-def test_a_full_disk_ends_in_one_line_and_with_room_the_run_goes_on(small_disk, uninterrupted):  # noqa: F811
+def test_full_disk_gives_one_error_line_and_the_run_resumes(small_disk, uninterrupted):  # noqa: F811
     stopped = run(*COMMAND, folder=small_disk)
     assert stopped.code == 1
     assert stopped.err.startswith("error: runs/tiny: no space for ")
     assert " (No space left on device): " in stopped.err
-    told = re.search(r"and the same command continues after (step \d+)\n$", stopped.err)
-    assert told
+    hint = re.search(r"and the same command continues after (step \d+)\n$", stopped.err)
+    assert hint
     assert "bytes are free; free some space, and" in stopped.err
     assert stopped.err.count("\n") == 1
     assert leftovers(small_disk) == []
@@ -52,11 +52,11 @@ def test_a_full_disk_ends_in_one_line_and_with_room_the_run_goes_on(small_disk, 
     subprocess.run(resize, check=True)
     continued = run(*COMMAND, folder=small_disk)
     assert continued.code == 0
-    assert f"Continuing runs/tiny after {told[1]}" in continued.out
+    assert f"Continuing runs/tiny after {hint[1]}" in continued.out
     assert_same(small_disk / "runs/tiny", uninterrupted[0])
 
 
-def test_a_disk_that_was_full_before_is_told_and_nothing_is_begun(small_disk):
+def test_disk_full_at_the_start_creates_no_run(small_disk):
     (small_disk / "filling").write_bytes(bytes(550_000))
     with contextlib.suppress(OSError), (small_disk / "filling").open("ab", buffering=0) as file:
         while True:
@@ -68,7 +68,7 @@ def test_a_disk_that_was_full_before_is_told_and_nothing_is_begun(small_disk):
     assert not (small_disk / "run").exists()
 
 
-def test_an_output_that_is_full_is_not_the_disk_of_the_run(tmp_path):
+def test_full_output_is_not_reported_as_a_full_disk(tmp_path):
     with open("/dev/full", "wb") as full:
         command = [sys.executable, str(ROOT / COMMAND[0]), *COMMAND[1:]]
         stopped = subprocess.run(
@@ -78,8 +78,8 @@ def test_an_output_that_is_full_is_not_the_disk_of_the_run(tmp_path):
     assert stopped.stderr == "error: the output cannot be written: No space left on device\n"
 
 
-def limited(size: int):
-    """Runs in the child: no file may become larger."""
+def limit_child(size: int):
+    """Return a preexec_fn that limits the size of every file."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
@@ -87,10 +87,10 @@ def limited(size: int):
     "size",
     [100_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 300, 3000, 30_000))],
 )
-def test_a_limit_to_files_is_met_wherever_it_strikes(tmp_path, size, uninterrupted):  # noqa: F811
+def test_file_size_limit_gives_one_error_line_and_the_run_resumes(tmp_path, size, uninterrupted):  # noqa: F811
     command = [sys.executable, str(ROOT / COMMAND[0]), *COMMAND[1:]]
     stopped = subprocess.run(
-        command, cwd=tmp_path, preexec_fn=limited(size), capture_output=True, text=True,
+        command, cwd=tmp_path, preexec_fn=limit_child(size), capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert stopped.returncode == 1
@@ -101,27 +101,27 @@ def test_a_limit_to_files_is_met_wherever_it_strikes(tmp_path, size, uninterrupt
     assert_same(tmp_path / "runs/tiny", uninterrupted[0])
 
 
-def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
+def test_require_space_raises_before_anything_is_written(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000, "total": 2000})
     monkeypatch.setattr("minitransformer.storage.shutil.disk_usage", lambda path: usage)
-    began = []
+    entered = []
     with (
         pytest.raises(CheckpointError) as refusal,
         require_space(1001, tmp_path / "not yet there", "a checkpoint", lambda: "make room"),
     ):
-        began.append(True)
+        entered.append(True)
     assert str(refusal.value) == (
         f"{tmp_path / 'not yet there'}: no space for a checkpoint (No space left on device): "
         "it needs 1,001 bytes, 1,000 bytes are free; make room"
     )
-    assert not began
+    assert not entered
     with require_space(1000, tmp_path, "a checkpoint", lambda: "make room"):
-        began.append(True)
-    assert began
+        entered.append(True)
+    assert entered
 
 
 @contextmanager
-def no_file_beyond(size: int) -> Iterator[None]:
+def file_size_limit(size: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -130,20 +130,20 @@ def no_file_beyond(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_rows_are_added_whole_or_not_at_all(tmp_path):
+def test_append_rows_writes_all_rows_or_none(tmp_path):
     path = tmp_path / "metrics.jsonl"
     length = append_rows(path, [{"a": 1}])
-    with no_file_beyond(length + 5), pytest.raises(OSError, match="File too large"):
+    with file_size_limit(length + 5), pytest.raises(OSError, match="File too large"):
         append_rows(path, [{"a": 2}, {"a": 3}])
     assert path.read_bytes() == b'{"a": 1}\n'
 
 
-def test_events_that_do_not_fit_are_not_tried_again_when_the_file_is_closed(tmp_path):
+def test_event_file_does_not_retry_a_failed_write_on_close(tmp_path):
     path = tmp_path / "events"
     events = EventFile(path, 0)
     length = events.sync()
     events.add(1, scalars({"a": 1.0}))
-    with no_file_beyond(length + 10), pytest.raises(OSError, match="File too large"):
+    with file_size_limit(length + 10), pytest.raises(OSError, match="File too large"):
         events.flush()
     events.close()
     assert path.stat().st_size == length + 10

@@ -1,4 +1,4 @@
-"""Several ranks that train one model compute what one process computes."""
+"""Training with several ranks computes what one process computes."""
 
 import json
 import os
@@ -45,10 +45,10 @@ def free_port() -> int:
 
 
 def in_processes(world_size: int, function, *arguments: object) -> None:
-    """Call function(ranks, *arguments) in so many connected processes."""
+    """Call function(ranks, *arguments) in `world_size` connected processes."""
     port = free_port()
     processes = [
-        context.Process(target=as_rank, args=(rank, world_size, port, function, arguments))
+        context.Process(target=run_rank, args=(rank, world_size, port, function, arguments))
         for rank in range(world_size)
     ]
     for process in processes:
@@ -58,7 +58,7 @@ def in_processes(world_size: int, function, *arguments: object) -> None:
         assert process.exitcode == 0
 
 
-def as_rank(rank: int, world_size: int, port: int, function, arguments) -> None:
+def run_rank(rank: int, world_size: int, port: int, function, arguments) -> None:
     os.environ |= environment(rank, world_size, port)
     torch.set_num_threads(1)
     with init_distributed(None, torch.device("cpu"), 30) as ranks:
@@ -73,14 +73,14 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 
 def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> None:
-    """The gradient and the loss of the first steps, in double precision."""
-    alone = trainer_for(folder / f"of-{ranks.world_size}-{ranks.rank}", *changes)
-    alone.model.double()
-    alone.stream.rank, alone.stream.world_size = ranks.rank, ranks.world_size
-    alone.ranks = ranks
-    alone.training_loss = ranks.wrap(TrainingLoss(alone.model, alone.config.training))
+    """Write the gradients and losses of the first steps, in double precision."""
+    trainer = trainer_for(folder / f"of-{ranks.world_size}-{ranks.rank}", *changes)
+    trainer.model.double()
+    trainer.stream.rank, trainer.stream.world_size = ranks.rank, ranks.world_size
+    trainer.ranks = ranks
+    trainer.training_loss = ranks.wrap(TrainingLoss(trainer.model, trainer.config.training))
     found, metrics, num_tokens = {}, [], []
-    next_batch = alone.stream.next
+    next_batch = trainer.stream.next
 
     def counted_batch() -> Batch:
         batch = next_batch()
@@ -88,15 +88,15 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
         return batch
 
     def keep_gradients(rate: float) -> None:
-        for name, parameter in alone.model.named_parameters():
+        for name, parameter in trainer.model.named_parameters():
             if parameter.requires_grad:
-                found[f"{alone.state.step + 1}.{name}"] = parameter.grad.clone()
-        alone.model.zero_grad()
+                found[f"{trainer.state.step + 1}.{name}"] = parameter.grad.clone()
+        trainer.model.zero_grad()
 
-    alone.stream.next, alone.optimizer = counted_batch, SimpleNamespace(step=keep_gradients)
+    trainer.stream.next, trainer.optimizer = counted_batch, SimpleNamespace(step=keep_gradients)
     for _ in range(3):
         num_tokens.append(0)
-        report = alone.step()
+        report = trainer.step()
         metrics.append((report.loss.total, report.loss.count, report.accuracy.total))
     by_rank = [json.loads(each) for each in ranks.gather(json.dumps(num_tokens).encode())]
     if ranks.is_first:
@@ -123,14 +123,10 @@ def write_gradients(ranks: Ranks, folder: Path, changes: tuple[str, ...]) -> Non
         (3, ("training.batch_tokens=14", "training.trainable=[decoder, head]")),
         pytest.param(2, (*RECURRENT, "training.gradient_accumulation=3"), marks=pytest.mark.slow),
     ],
-    ids=["two", "accumulated", "three, one of them with nothing to do", "recurrent"],
+    ids=["two", "accumulated", "three, one without sentences", "recurrent"],
 )
 def test_gradients_of_several_ranks_equal_those_of_one(tmp_path, world_size, changes):
-    settings = (
-        *NO_DROPOUT,
-        "training.clip_norm=0",
-        *changes,
-    )
+    settings = (*NO_DROPOUT, "training.clip_norm=0", *changes)
     write_gradients(Ranks(), tmp_path, settings)
     in_processes(world_size, write_gradients, tmp_path, settings)
     one, several = (read_tensors(tmp_path / f"gradients-{n}.safetensors") for n in (1, world_size))
@@ -138,18 +134,17 @@ def test_gradients_of_several_ranks_equal_those_of_one(tmp_path, world_size, cha
     for step in ("1.", "2.", "3."):
         names = [name for name in one if name.startswith(step)]
         length = torch.stack([one[name].norm() for name in names]).norm()
-        for (
-            name
-        ) in names:  # against the whole: a key's bias has a gradient of zero but for rounding
+        # Relative to the whole gradient: that of a key's bias is only rounding error.
+        for name in names:
             assert float((several[name] - one[name]).norm() / length) <= 1e-12, name
     results = [json.loads((tmp_path / f"gradients-{n}.json").read_text()) for n in (1, world_size)]
     for ours, theirs in zip(results[0]["metrics"], results[1]["metrics"], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-12)
     by_rank = results[1]["num_tokens"]
     assert [sum(step) for step in zip(*by_rank, strict=True)] == results[0]["num_tokens"][0]
-    # The mean of means would be right if all had equally many tokens.
+    # With equal numbers of tokens, the mean of the ranks' means would be right, too.
     assert any(len(set(step)) > 1 for step in zip(*by_rank, strict=True))
-    assert any(0 in step for step in by_rank) == (world_size == 3)  # one had nothing to do
+    assert any(0 in step for step in by_rank) == (world_size == 3)  # one rank had no sentences
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
@@ -166,9 +161,9 @@ def test_batches_are_divided_among_ranks_without_loss(world_size):
         )
         for rank in range(world_size)
     ]  # fmt: skip
-    whole = BatchStream(EncodedSplit(*sides), batch_tokens=24, seed=1, start_id=2)
+    undivided = BatchStream(EncodedSplit(*sides), batch_tokens=24, seed=1, start_id=2)
     was_empty = False
-    for _ in range(len(whole.order)):
+    for _ in range(len(undivided.order)):
         parts = [stream.next() for stream in streams]
         rows = sorted(
             [source[source != PAD_ID].tolist(), target[target != PAD_ID].tolist()]
@@ -176,33 +171,35 @@ def test_batches_are_divided_among_ranks_without_loss(world_size):
             for source, target in zip(part.source, part.target_output, strict=True)
             if (target != PAD_ID).any()
         )
-        batch = whole.next()
+        batch = undivided.next()
         assert rows == sorted(
             [source[source != PAD_ID].tolist(), target[target != PAD_ID].tolist()]
             for source, target in zip(batch.source, batch.target_output, strict=True)
         )
         was_empty |= any(part.num_target_tokens == 0 for part in parts)
         assert all((part.source != PAD_ID).any() for part in parts)
-        assert {(stream.epoch, stream.index) for stream in streams} == {(whole.epoch, whole.index)}
-    assert was_empty == any(len(indices) < world_size for indices in whole.order)
+        assert {(stream.epoch, stream.index) for stream in streams} == {
+            (undivided.epoch, undivided.index)
+        }
+    assert was_empty == any(len(indices) < world_size for indices in undivided.order)
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("two")
+def two_ranks(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("two-ranks")
     finished = run(*command("training.processes=2", "model.dropout=0.1"), folder=folder)
     assert (finished.code, finished.err) == (0, "")
-    assert finished.out.count("minitransformer 0") == 1  # the other one is silent
+    assert finished.out.count("minitransformer 0") == 1  # only rank 0 prints
     assert "device      cpu, 2 processes of 1 thread" in finished.out
     return folder / "runs/tiny"
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_same_bits_again(two, tmp_path):
+def test_two_processes_give_the_same_bits_again(two_ranks, tmp_path):
     assert run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path).code == 0
-    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two_ranks)
     assert without_clock(tmp_path / "runs/tiny/metrics.jsonl") == without_clock(
-        two / "metrics.jsonl"
+        two_ranks / "metrics.jsonl"
     )
 
 
@@ -213,24 +210,22 @@ def children_of(process: int) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "whom"), [(signal.SIGINT, "the first"), (signal.SIGTERM, "the other")]
-)
-def test_signal_to_one_rank_stops_all_at_the_same_step(two, tmp_path, number, whom):
+@pytest.mark.parametrize(("number", "rank"), [(signal.SIGINT, 0), (signal.SIGTERM, 1)])
+def test_signal_to_one_rank_stops_all_at_the_same_step(two_ranks, tmp_path, number, rank):
     running = Running(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     (worker,) = children_of(running.process.pid)
-    os.kill(running.process.pid if whom == "the first" else worker, number)
+    os.kill(worker if rank else running.process.pid, number)
     stopped = running.finish()
     assert stopped.code == 128 + number
     assert "saved. The same command continues from there." in stopped.out
     assert run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path).code == 0
-    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two_ranks)
 
 
 @pytest.mark.slow
 def test_number_of_processes_may_change_when_resuming(tmp_path):
-    folders = [tmp_path / "changing", tmp_path / "alone"]
+    folders = [tmp_path / "changing", tmp_path / "single"]
     for folder in folders:
         folder.mkdir()
     for processes, steps in ((2, 50), (1, 100), (2, 150)):
@@ -249,18 +244,18 @@ def test_number_of_processes_may_change_when_resuming(tmp_path):
     assert states[0]["epoch"] > 1
     for key in ("step", "epoch", "batch_index", "data_fingerprint"):
         assert states[0][key] == states[1][key]
-    changing, alone = (without_clock(folder / "runs/tiny/metrics.jsonl") for folder in folders)
-    losses = {(row["step"], row["split"]): row["loss"] for row in alone}
+    changing, single = (without_clock(folder / "runs/tiny/metrics.jsonl") for folder in folders)
+    losses = {(row["step"], row["split"]): row["loss"] for row in single}
     compared = [(row, losses[row["step"], row["split"]]) for row in changing
                 if (row["step"], row["split"]) in losses]  # fmt: skip
     assert {row["step"] for row, _ in compared} >= {0, 75, 150}
     for row, loss in compared:
         assert row["loss"] == pytest.approx(loss, rel=1e-4)
-    at_start = [[row for row in rows if row["step"] == 0] for rows in (changing, alone)]
-    assert at_start[0] == at_start[1]  # to evaluate together changes no bit
+    at_start = [[row for row in rows if row["step"] == 0] for rows in (changing, single)]
+    assert at_start[0] == at_start[1]  # distributed evaluation changes no bit
 
 
-def start_alone(rank: int, port: int, folder: Path, *changes: str) -> subprocess.Popen:
+def start_rank(rank: int, port: int, folder: Path, *changes: str) -> subprocess.Popen:
     script, *arguments = command(*changes)
     return subprocess.Popen(
         [sys.executable, ROOT / script, *arguments],
@@ -271,7 +266,7 @@ def start_alone(rank: int, port: int, folder: Path, *changes: str) -> subprocess
 
 @pytest.mark.slow
 def test_missing_rank_is_named_within_the_timeout(tmp_path):
-    process = start_alone(0, free_port(), tmp_path, "training.join_timeout=2")
+    process = start_rank(0, free_port(), tmp_path, "training.join_timeout=2")
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (1, "")
     assert err.startswith("error: ")
@@ -281,7 +276,7 @@ def test_missing_rank_is_named_within_the_timeout(tmp_path):
 
 @pytest.mark.slow
 def test_missing_rank_0_is_reported_within_the_timeout(tmp_path):
-    process = start_alone(1, free_port(), tmp_path, "training.join_timeout=2")
+    process = start_rank(1, free_port(), tmp_path, "training.join_timeout=2")
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err.startswith("error: the processes cannot connect at 127.0.0.1:")
@@ -289,7 +284,7 @@ def test_missing_rank_0_is_reported_within_the_timeout(tmp_path):
 
 
 def join_and_end(rank: int, port: int) -> None:
-    """Rank 1 ends when it has joined, before it is connected."""
+    """Join as this rank; rank 1 exits before it is connected."""
     os.environ |= environment(rank, 2, port)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
     if rank == 1:
@@ -317,7 +312,7 @@ def test_rank_that_ends_before_connecting_is_reported_within_the_timeout():
 def test_busy_port_is_reported(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        process = start_alone(0, port, tmp_path, "training.join_timeout=5")
+        process = start_rank(0, port, tmp_path, "training.join_timeout=5")
         _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err == (
@@ -327,17 +322,17 @@ def test_busy_port_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"RANK": "x"}, "variable RANK must be a number, got 'x'"),
         ({"RANK": "2"}, "RANK must be less than WORLD_SIZE, which is 2, got 2"),
         ({"MASTER_PORT": "abc"}, "variable MASTER_PORT must be a number, got 'abc'"),
     ],
 )
-def test_launcher_variables_are_checked(monkeypatch, change, words):
+def test_launcher_variables_are_checked(monkeypatch, change, message):
     for name, value in (environment(0, 2, 29500) | change).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         launched_processes()
 
 
@@ -351,8 +346,7 @@ def test_launcher_of_one_process_counts_as_none(monkeypatch):
 def test_different_settings_are_refused_by_all_ranks(tmp_path):
     port = free_port()
     processes = [
-        start_alone(rank, port, tmp_path, f"training.seed={seed}")
-        for rank, seed in ((0, 1), (1, 2))
+        start_rank(rank, port, tmp_path, f"training.seed={seed}") for rank, seed in ((0, 1), (1, 2))
     ]
     for process in processes:
         _, err = process.communicate(timeout=60)
@@ -383,17 +377,17 @@ def by_torchrun(folder: Path, *changes: str, options: tuple[str, ...] = ()) -> s
 
 
 @pytest.mark.slow
-def test_torchrun_gives_the_same_bits(two, tmp_path):
+def test_torchrun_gives_the_same_bits(two_ranks, tmp_path):
     process = by_torchrun(tmp_path, "model.dropout=0.1")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert out.count("minitransformer 0") == 1
-    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two_ranks)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds processes in /proc")
-def test_torchrun_restarts_after_a_kill_to_the_same_bits(two, tmp_path):
+def test_torchrun_restarts_after_a_kill_to_the_same_bits(two_ranks, tmp_path):
     changes = ("model.dropout=0.1",)
     process = by_torchrun(tmp_path, *changes, options=("--max-restarts=2",))
     deadline = time.monotonic() + 60
@@ -404,15 +398,15 @@ def test_torchrun_restarts_after_a_kill_to_the_same_bits(two, tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "Continuing runs/tiny after step" in out
-    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two)
+    assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two_ranks)
 
 
 def join_after(seconds: float, attempt: int, rank: int, port: int) -> None:
-    """As torchrun's worker, whose store has seen earlier workers."""
+    """Join as a worker of torchrun whose store may have served earlier workers."""
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": "2"}
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
     time.sleep(seconds)
-    as_rank(rank, 2, port, Ranks.all_reduce_sum, (1.0,))
+    run_rank(rank, 2, port, Ranks.all_reduce_sum, (1.0,))
 
 
 @pytest.mark.slow
@@ -433,7 +427,7 @@ def test_restarted_ranks_ignore_those_that_have_ended():
 @pytest.mark.slow
 def test_three_processes_resume_to_the_same_bits(tmp_path):
     changes = ("training.processes=3", "model.dropout=0.1")
-    folders = [tmp_path / "whole", tmp_path / "parts"]
+    folders = [tmp_path / "uninterrupted", tmp_path / "resumed"]
     for folder in folders:
         folder.mkdir()
     assert run(*command(*changes), folder=folders[0]).code == 0

@@ -1,4 +1,4 @@
-"""NaN and Inf in training: located by step, rate, part and pair, reported, never saved."""
+"""NaN and Inf in training are located, reported and never saved."""
 
 import json
 import math
@@ -25,10 +25,10 @@ from tests.small_runs import NO_DROPOUT, same_bits, trainer_for, weights
 
 
 def poison_word(trainer, word: str) -> None:
-    """Let one source word have an embedding whose scores overflow."""
+    """Give one source word an embedding whose scores overflow."""
     attention = trainer.model.encoder.layers[0].self_attention
     with torch.no_grad():
-        # A sum of squares is inf on every processor; of other products some make inf, others nan.
+        # A sum of squares is inf on every processor; other sums may be inf or nan.
         attention.key.weight.copy_(attention.query.weight)
         trainer.model.encoder.embedding.weight[trainer.tokenizer.source.ids[word]] = 1e25
 
@@ -43,11 +43,8 @@ def step_until_diverged(trainer) -> str:
     return str(stopped.value)
 
 
-def test_step_error_names_rate_part_and_pair_and_leaves_the_weights_unchanged(tmp_path):
-    trainer = trainer_for(
-        tmp_path / "run",
-        *NO_DROPOUT,
-    )
+def test_step_error_names_its_cause_and_keeps_the_weights(tmp_path):
+    trainer = trainer_for(tmp_path / "run", *NO_DROPOUT)
     word = "car"
     numbers = [n for n, pair in trainer.corpus.train.numbered() if word in pair.source.split()]
     trainer.step()
@@ -247,16 +244,16 @@ def break_second_word(recurrence: Recurrence) -> None:
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-@pytest.mark.parametrize("way", ["forward_rnn", "backward_rnn"])
-def test_candidate_is_named_before_the_gates_that_pass_nan_on(tmp_path, cell, way):
+@pytest.mark.parametrize("direction", ["forward_rnn", "backward_rnn"])
+def test_candidate_is_named_before_the_gates_that_pass_nan_on(tmp_path, cell, direction):
     trainer = trainer_for(
         tmp_path / "run", "model.kind=recurrent", f"model.cell={cell}", "model.bidirectional=true"
     )
-    break_second_word(trainer.model.encoder.layers[0].get_submodule(way))
+    break_second_word(trainer.model.encoder.layers[0].get_submodule(direction))
     training_loss = TrainingLoss(trainer.model, trainer.config.training).train()
     batch = trainer.stream.next()
     nonfinite = locate_nonfinite(training_loss, batch, seed=1, scale=0.1)
-    assert nonfinite.part == nonfinite.maxima[-1].name == f"encoder.layers.0.{way}.candidate"
+    assert nonfinite.part == nonfinite.maxima[-1].name == f"encoder.layers.0.{direction}.candidate"
     assert all(math.isfinite(maximum.value) for maximum in nonfinite.maxima[:-1])
     several = (batch.source != PAD_ID).sum(dim=1) > 1
     assert nonfinite.rows == several.nonzero().flatten().tolist()

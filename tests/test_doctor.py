@@ -1,4 +1,4 @@
-"""Checks of a model: each passes on every correct model, and fails on one with its mistake."""
+"""Each check of a model passes on correct models and fails on models with its mistake."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ PAIRS = [
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Models this small gain nothing from a second one."""
+    """Use one thread: models this small gain nothing from more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -86,7 +86,7 @@ def test_quick_checks_pass_on_a_correct_model_of_any_shape(name):
     assert [each.lines() for each in results if each.status != OK] == []
 
 
-@pytest.mark.parametrize("name", ["seed", "learned", "rotary", "shared-all"])
+@pytest.mark.parametrize("name", ["minimal", "learned", "rotary", "shared-all"])
 @pytest.mark.parametrize("mistake", ["causal", "padding", "shift", "positions", "softmax", "eval"])
 def test_pitfall_fails_the_check_meant_for_it(name, mistake):
     check = CHECKS[PITFALLS[mistake].check]
@@ -104,10 +104,10 @@ def test_pitfall_fails_the_check_meant_for_it(name, mistake):
 )  # fmt: skip
 def test_first_failed_check_names_the_cause(mistake, first):
     with patched(PITFALLS[mistake].patches):
-        assert failing(context_of("seed", dropout=0.3))[0] == first
+        assert failing(context_of("minimal", dropout=0.3))[0] == first
 
 
-@pytest.mark.parametrize("name", ["gru", "gru-both-ways", "lstm"])
+@pytest.mark.parametrize("name", ["gru", "gru-bidirectional", "lstm"])
 @pytest.mark.parametrize("mistake", ["padding", "shift", "softmax", "eval"])
 def test_pitfall_in_a_recurrent_model_fails_the_check_meant_for_it(name, mistake):
     check = CHECKS[PITFALLS[mistake].check]
@@ -152,14 +152,14 @@ def test_attention_may_be_missing_only_if_the_config_says_so():
     assert check_attention(context._replace(config=Config(model=asked))).status == FAILED
 
 
-@pytest.mark.parametrize("name", ["seed", "learned", "rotary"])
+@pytest.mark.parametrize("name", ["minimal", "learned", "rotary"])
 def test_cache_check_finds_positions_that_restart(name):
     with broken_models.positions_restart():
         assert check_cache(context_of(name)).status == FAILED
         assert check_padding(context_of(name)).status == OK
 
 
-@pytest.mark.parametrize("name", ["seed", "pre-norm", "rotary", "gru"])
+@pytest.mark.parametrize("name", ["minimal", "pre-norm", "rotary", "gru"])
 def test_finite_check_finds_nan_for_unknown_words(name):
     with broken_models.unknown_masked():
         assert check_finite(context_of(name)).status == FAILED
@@ -175,7 +175,7 @@ def test_cache_check_finds_a_search_that_takes_the_second_best_token(monkeypatch
         return values[:, 1:], numbers[:, 1:]
 
     monkeypatch.setattr(search, "top_tokens", second_best)
-    assert check_cache(context_of("seed")).status == FAILED
+    assert check_cache(context_of("minimal")).status == FAILED
 
 
 def test_causality_warns_if_the_decoder_ignores_its_input():
@@ -193,7 +193,7 @@ def test_word_order_warns_if_the_model_ignores_all_words():
 
 
 def test_rounding_in_float32_is_a_warning_and_a_mistake_is_a_failure(monkeypatch):
-    monkeypatch.setattr(model_checks, "RELATIVE_ROUNDING", 1e-10)  # which float32 cannot keep
+    monkeypatch.setattr(model_checks, "RELATIVE_ROUNDING", 1e-10)  # below the precision of float32
     # Which shapes are rounded differently when padded depends on the processor.
     context = next(
         each for each in map(context_of, VARIANTS) if check_padding(each).status == FAILED
@@ -333,7 +333,7 @@ def test_checks_change_no_weights_modes_or_random_state(tmp_path, is_training):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_checked_training_has_the_bits_of_an_unchecked_one(tmp_path):
+def test_checks_change_no_bits_of_training(tmp_path):
     plain, checked = (
         trainer_for(tmp_path / name, "training.steps=6") for name in ("plain", "checked")
     )

@@ -1,4 +1,4 @@
-"""The doctor command: output, exit codes, usage errors."""
+"""The doctor command prints its checks and returns the right exit code."""
 
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ def small_run(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def trained(small_run, tmp_path, monkeypatch) -> Path:
-    """A small run that is finished, in runs/ of the folder that the command runs in."""
+    """A finished small run in runs/ of the current folder."""
     monkeypatch.chdir(tmp_path)
     return Path(shutil.copytree(small_run, Path("runs") / "small"))
 
@@ -65,7 +65,7 @@ def test_doctor_passes_on_a_shipped_config(tmp_path):
 @pytest.mark.parametrize(
     "config", ["tiny-bn", "tiny-rnn", "copy", "reverse", "substitute", "lets-go"]
 )
-def test_doctor_passes_on_every_config_whose_corpus_ships(config, tmp_path, monkeypatch, capsys):
+def test_doctor_passes_on_every_config_with_a_shipped_corpus(config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, lines = doctor(capsys, "--config", config)
     assert code == 0
@@ -87,7 +87,7 @@ def test_doctor_passes_on_the_shapes_of_larger_configs(config, tmp_path, monkeyp
     assert (code, lines[-1]) == (0, "12 ok, 0 failed")
 
 
-def test_doctor_takes_settings_as_training_does(tmp_path, monkeypatch, capsys):
+def test_doctor_applies_overrides(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, lines = doctor(capsys, "--config", "tiny", "--set", "model.embedding_std=8")
     assert code == 0
@@ -118,7 +118,7 @@ def test_doctor_without_options_checks_the_newest_run(trained, capsys):
     assert marked(lines, "ok    step-") != []
 
 
-def test_doctor_without_runs_prints_the_machine(tmp_path, monkeypatch, capsys):
+def test_doctor_without_runs_prints_a_hint(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, lines = doctor(capsys)
     assert code == 0
@@ -131,7 +131,7 @@ def flip(path: Path, at: int = -10) -> None:
     path.write_bytes(content)
 
 
-def tear(path: Path) -> None:
+def append_partial_row(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b'{"torn')
 
 
@@ -156,7 +156,7 @@ def test_doctor_fails_on_a_run_without_a_valid_checkpoint(trained, capsys):
 
 
 @pytest.mark.parametrize(
-    ("harm", "code", "line"),
+    ("damage", "code", "line"),
     [
         (lambda run: (run / "checkpoints" / "last").unlink(), 0,
          "warn  last                  names no step instead of step 6"),
@@ -169,12 +169,12 @@ def test_doctor_fails_on_a_run_without_a_valid_checkpoint(trained, capsys):
         (lambda run: (run / "metrics.jsonl").unlink(), 1, "FAIL  metrics.jsonl         "),
         (lambda run: flip(run / "metrics.jsonl", 0), 1,
          "FAIL  metrics.jsonl         line 1 of 6 is not a JSON object"),
-        (lambda run: tear(run / "metrics.jsonl"), 0,
+        (lambda run: append_partial_row(run / "metrics.jsonl"), 0,
          "ok    metrics.jsonl         6 rows, all readable (6 bytes after"),
     ],
 )  # fmt: skip
-def test_doctor_reports_the_files_of_a_run(trained, capsys, harm, code, line):
-    harm(trained)
+def test_doctor_reports_the_files_of_a_run(trained, capsys, damage, code, line):
+    damage(trained)
     found, lines = doctor(capsys, "--run", trained)
     assert found == code
     assert [each for each in lines if each.startswith(line)] != [], lines
@@ -222,7 +222,9 @@ def test_doctor_fails_on_nan_in_trained_weights(trained, capsys):
     folder = RunFolder(trained)
     checkpoint = folder.load(6, for_training=True)
     checkpoint.model["head.bias"][0] = float("nan")
-    folder.save(checkpoint.state, checkpoint.model, checkpoint.optimizer, folder.load_config())
+    folder.save_checkpoint(
+        checkpoint.state, checkpoint.model, checkpoint.optimizer, folder.load_config()
+    )
     folder.point("best", 6)
     code, lines = doctor(capsys, "--run", trained)
     assert code == 1

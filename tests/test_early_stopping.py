@@ -1,3 +1,5 @@
+"""Training stops early when its metric no longer improves, also after resuming."""
+
 import torch
 
 from minitransformer.run import RunFolder
@@ -12,8 +14,8 @@ SETTINGS = (
 )  # fmt: skip
 
 
-class Spoiler(Callback):
-    """From step 6 on, everything gets worse."""
+class DegradeModel(Callback):
+    """Makes the model worse at every step from step 6 on."""
 
     def on_step(self, trainer, report):
         if trainer.state.step >= 6:
@@ -22,7 +24,7 @@ class Spoiler(Callback):
 
 
 def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
-    trainer = trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()])
+    trainer = trainer_for(tmp_path / "run", *SETTINGS, callbacks=[DegradeModel()])
     assert trainer.fit() == 0
     assert (trainer.state.best_step, trainer.state.step) == (4, 8)
     assert trainer.has_lost_patience
@@ -32,7 +34,7 @@ def test_training_stops_when_the_metric_no_longer_improves(tmp_path):
 
 
 def test_stopped_run_is_finished_until_patience_is_raised(tmp_path):
-    trainer_for(tmp_path / "run", *SETTINGS, callbacks=[Spoiler()]).fit()
+    trainer_for(tmp_path / "run", *SETTINGS, callbacks=[DegradeModel()]).fit()
     again = trainer_for(tmp_path / "run", *SETTINGS)
     assert again.is_finished
     more = trainer_for(tmp_path / "run", *SETTINGS, "training.patience=5")
@@ -42,29 +44,29 @@ def test_stopped_run_is_finished_until_patience_is_raised(tmp_path):
 
 
 def test_patience_is_counted_across_an_interruption(tmp_path):
-    whole = trainer_for(tmp_path / "whole", *SETTINGS, callbacks=[Spoiler()])
-    whole.fit()
-    trainer_for(tmp_path / "parts", *SETTINGS, "training.steps=7", callbacks=[Spoiler()]).fit()
-    # The seventh step was the last one, so it was evaluated, which the whole run did not do.
-    resumed = trainer_for(tmp_path / "parts", *SETTINGS, callbacks=[Spoiler()])
+    uninterrupted = trainer_for(tmp_path / "uninterrupted", *SETTINGS, callbacks=[DegradeModel()])
+    uninterrupted.fit()
+    trainer_for(tmp_path / "parts", *SETTINGS, "training.steps=7", callbacks=[DegradeModel()]).fit()
+    # Step 7 was the last one and therefore evaluated, unlike in the uninterrupted run.
+    resumed = trainer_for(tmp_path / "parts", *SETTINGS, callbacks=[DegradeModel()])
     assert resumed.state.evaluations_since_best == 2
     assert resumed.is_finished
-    interrupted = trainer_for(tmp_path / "cut", *SETTINGS, callbacks=[Spoiler()])
+    interrupted = trainer_for(tmp_path / "cut", *SETTINGS, callbacks=[DegradeModel()])
     while interrupted.state.step < 7:
         interrupted.callbacks[0].on_step(interrupted, interrupted.step())
         if interrupted.state.step % 2 == 0:
             interrupted.evaluate()
     interrupted.save()
-    resumed = trainer_for(tmp_path / "cut", *SETTINGS, callbacks=[Spoiler()])
+    resumed = trainer_for(tmp_path / "cut", *SETTINGS, callbacks=[DegradeModel()])
     resumed.fit()
-    assert resumed.state.step == whole.state.step
-    assert same_bits(weights(resumed), weights(whole))
-    assert final_hashes(tmp_path / "cut") == final_hashes(tmp_path / "whole")
+    assert resumed.state.step == uninterrupted.state.step
+    assert same_bits(weights(resumed), weights(uninterrupted))
+    assert final_hashes(tmp_path / "cut") == final_hashes(tmp_path / "uninterrupted")
 
 
 def test_keep_checkpoints_counts_without_the_best(tmp_path):
     settings = (*SETTINGS, "training.patience=6", "training.keep_checkpoints=3")
-    trainer = trainer_for(tmp_path / "run", *settings, callbacks=[Spoiler()])
+    trainer = trainer_for(tmp_path / "run", *settings, callbacks=[DegradeModel()])
     trainer.fit()
     assert RunFolder(tmp_path / "run").steps() == [16, 15, 14, 4]
 

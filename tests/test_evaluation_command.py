@@ -1,3 +1,5 @@
+"""evaluate.py scores splits, files, averaged checkpoints and pairs of runs."""
+
 import dataclasses
 import os
 import re
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from minitransformer import Translator
-from minitransformer.checkpoint import step_files
+from minitransformer.checkpoint import checkpoint_files
 from minitransformer.config import load_config
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.storage import replace_folder
@@ -20,7 +22,7 @@ def evaluate(folder: Path, *arguments: object) -> Finished:
     return run("minitransformer/evaluate.py", *arguments, folder=folder)
 
 
-def test_a_split_is_scored_as_training_scored_it(tiny):
+def test_evaluate_gives_the_scores_of_training(tiny):
     result = evaluate(tiny.folder, "runs/tiny", "--split", "valid")
     assert result.code == 0, result.err
     assert "runs/tiny (step-000600) on en-es (valid): 45 pairs" in result.out
@@ -30,7 +32,7 @@ def test_a_split_is_scored_as_training_scored_it(tiny):
     assert "nrefs:1|case:mixed" in result.out
 
 
-def test_a_test_split_is_scored_with_the_checkpoint_that_was_selected(tmp_path):
+def test_evaluate_uses_the_selected_checkpoint(tmp_path):
     (tmp_path / "test.tsv").write_text("I go to school\tVoy a la escuela\nI xyz\tYo\n")
     trainer = trainer_for(
         tmp_path / "run", f"data.test={tmp_path / 'test.tsv'}", "evaluation.best_metric=loss",
@@ -43,7 +45,7 @@ def test_a_test_split_is_scored_with_the_checkpoint_that_was_selected(tmp_path):
     assert "run (step-000012) on " in last.out
 
 
-def test_a_finished_run_is_scored_on_new_pairs_but_not_on_splits_that_changed(tmp_path):
+def test_evaluate_takes_new_pairs_but_refuses_changed_splits(tmp_path):
     rows = [f"a{number} b\tc{number}" for number in range(40)]
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
     trainer_for(tmp_path / "run", f"data.train={tmp_path / 'all.tsv'}", "data.split_valid=9").fit()
@@ -57,20 +59,22 @@ def test_a_finished_run_is_scored_on_new_pairs_but_not_on_splits_that_changed(tm
     assert "has other sentence pairs now than run was trained with, or is split" in changed.err
 
 
-def test_pairs_that_may_have_been_learned_from_are_not_a_test(tmp_path):
+def test_evaluate_refuses_possible_training_pairs_as_test_split(tmp_path):
     rows = [f"a{number} b\tc{number}" for number in range(40)]
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n")
     settings = (f"data.train={tmp_path / 'all.tsv'}", "data.split_valid=5", "data.split_test=9")
     trainer_for(tmp_path / "run", *settings).fit()
-    whole = evaluate(tmp_path, "run")
-    assert "all.tsv (test): 9 pairs" in whole.out
-    assert "training pairs" not in whole.out
+    unchanged = evaluate(tmp_path, "run")
+    assert "all.tsv (test): 9 pairs" in unchanged.out
+    assert "training pairs" not in unchanged.out
     for change in ("data.split_seed=2", "data.split_test=20"):
         changed = evaluate(tmp_path, "run", "--set", change)
         assert changed.code == 1
         assert "or is split differently" in changed.err
-    learned = next(iter(prepare_dataset(load_config(tmp_path / "run/config.yaml")).corpus.train))
-    (tmp_path / "new.tsv").write_text(f"{learned.source}\tc\nelsewhere\tc\n")
+    training_pair = next(
+        iter(prepare_dataset(load_config(tmp_path / "run/config.yaml")).corpus.train)
+    )
+    (tmp_path / "new.tsv").write_text(f"{training_pair.source}\tc\nelsewhere\tc\n")
     new = evaluate(tmp_path, "run", "--set", "data.split_test=0", "--set", "data.test=new.tsv")
     assert (
         "  1 whose source is among the training pairs, too\n"
@@ -78,7 +82,7 @@ def test_pairs_that_may_have_been_learned_from_are_not_a_test(tmp_path):
     ) in new.out
 
 
-def test_what_is_not_there_is_named(tiny, tmp_path):
+def test_evaluate_names_a_missing_split_or_run(tiny, tmp_path):
     result = evaluate(tiny.folder, "runs/tiny")
     assert (result.code, result.out) == (1, "")
     assert "en-es has no test split (there: train, valid)" in result.err
@@ -87,7 +91,7 @@ def test_what_is_not_there_is_named(tiny, tmp_path):
     assert result.err == "error: absent is not a run folder (there is no such folder)\n"
 
 
-def test_files_are_scored_with_one_reference_or_several(tiny, tmp_path):
+def test_evaluate_scores_files_with_one_or_several_references(tiny, tmp_path):
     (tmp_path / "in.txt").write_text("I go to school\nWe drink tea\n")
     (tmp_path / "a.txt").write_text("Voy a la escuela\nno no no no\n")
     (tmp_path / "b.txt").write_text("si si si si\nBebemos té\n")
@@ -107,7 +111,7 @@ def test_files_are_scored_with_one_reference_or_several(tiny, tmp_path):
     assert re.search(r"bleu +100\.0000\n", result.out)
 
 
-def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
+def test_evaluate_refuses_invalid_files_and_options(tiny, tmp_path):
     (tmp_path / "in.txt").write_text("I go to school\nWe drink tea\n")
     (tmp_path / "a.txt").write_text("Voy a la escuela\n")
     source = ["--input", tmp_path / "in.txt"]
@@ -132,7 +136,7 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
     assert "two.txt, line 2: no text" in result.err
     both = ["--input", tmp_path / "half.tsv", "--references", tmp_path / "two.txt"]
     assert "half.tsv, line 1: a tab" in evaluate(tiny.folder, "runs/tiny", *both).err
-    for options, words in [
+    for options, message in [
         (["--set", "model.d_model=32"], "only data.… and evaluation.… can be changed here"),
         (["--references", tmp_path / "a.txt"], "--references are the translations of an --input"),
         ([*source, "--split", "valid"], "--split or --input"),
@@ -143,14 +147,14 @@ def test_files_that_do_not_fit_are_refused(tiny, tmp_path):
     ]:
         result = evaluate(tiny.folder, "runs/tiny", *options)
         assert result.code == 2
-        assert words in result.err
+        assert message in result.err
         assert result.err.count("\n") == 1
 
 
-def test_two_runs_are_compared_by_paired_bootstrap(tiny, tmp_path):
+def test_evaluate_compares_two_runs_by_paired_bootstrap(tiny, tmp_path):
     trainer_for(tmp_path / "weak").fit()
-    against = ["--split", "valid", "--compare", tmp_path / "weak"]
-    result = evaluate(tiny.folder, "runs/tiny", *against)
+    arguments = ["--split", "valid", "--compare", tmp_path / "weak"]
+    result = evaluate(tiny.folder, "runs/tiny", *arguments)
     assert result.code == 0, result.err
     assert "(was trained with other pairs)" in result.out
     number = r"([\d.]+)"
@@ -164,7 +168,7 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny, tmp_path):
     assert same.out.count("p = 1.0000") == 2
 
 
-def test_the_mean_of_checkpoints_is_what_an_averaged_run_translates_with(tmp_path, capsys):
+def test_averaged_run_translates_with_the_mean_of_checkpoints(tmp_path, capsys):
     trainer = trainer_for(
         tmp_path / "run", "evaluation.average_checkpoints=3", "training.keep_checkpoints=4",
         "training.save_every=3",
@@ -188,40 +192,44 @@ def test_the_mean_of_checkpoints_is_what_an_averaged_run_translates_with(tmp_pat
 
 
 @pytest.mark.parametrize("stop_at", [7, 10])
-def test_a_run_that_was_interrupted_translates_with_the_mean_of_one_that_was_not(tmp_path, stop_at):
+def test_interrupted_run_has_the_same_average(tmp_path, stop_at):
     settings = (
         "evaluation.average_checkpoints=3", "training.keep_checkpoints=3", "training.save_every=3",
         "evaluation.every=6",
     )  # fmt: skip
-    trainer_for(tmp_path / "whole", *settings).fit()
-    stopped = trainer_for(tmp_path / "parts", *settings)
+    trainer_for(tmp_path / "uninterrupted", *settings).fit()
+    stopped = trainer_for(tmp_path / "resumed", *settings)
     step = stopped.step
 
-    def step_to_a_signal():
+    def step_and_signal():
         report = step()
         if stopped.state.step == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
         return report
 
-    stopped.step = step_to_a_signal
+    stopped.step = step_and_signal
     assert stopped.fit() == 143
     assert stopped.run_folder.steps()[0] == stop_at
-    trainer_for(tmp_path / "parts", *settings).fit()
-    whole, parts = (Translator.load(tmp_path / name) for name in ("whole", "parts"))
-    assert whole.checkpoint == parts.checkpoint == "mean of 3, step-000006 to step-000012"
-    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+    trainer_for(tmp_path / "resumed", *settings).fit()
+    uninterrupted, resumed = (
+        Translator.load(tmp_path / name) for name in ("uninterrupted", "resumed")
+    )
+    assert uninterrupted.checkpoint == resumed.checkpoint == "mean of 3, step-000006 to step-000012"
+    for one, other in zip(
+        uninterrupted.model.parameters(), resumed.model.parameters(), strict=True
+    ):
         assert torch.equal(one, other)
 
 
-def test_a_mean_leaves_out_what_is_damaged_and_an_old_best(tmp_path, capsys):
+def test_average_omits_damaged_checkpoints_and_an_old_best(tmp_path, capsys):
     trainer = trainer_for(
         tmp_path / "run", "evaluation.average_checkpoints=2", "training.keep_checkpoints=2",
         "evaluation.best_metric=loss",
     )  # fmt: skip
     trainer.fit()
     folder = trainer.run_folder
-    first = dataclasses.replace(trainer.state, step=1)  # as if it had been the best, and kept
-    files = step_files(
+    first = dataclasses.replace(trainer.state, step=1)  # as if it had been kept as the best
+    files = checkpoint_files(
         first, weights(trainer), {}, folder.tokenizer_checksums(), trainer.config
     )  # fmt: skip
     replace_folder(folder.step_path(1), files)

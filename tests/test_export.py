@@ -1,4 +1,4 @@
-"""CTranslate2 produces the same tokens with the same probabilities."""
+"""Exported models produce the same tokens and probabilities in CTranslate2."""
 
 import sys
 from pathlib import Path
@@ -54,7 +54,7 @@ QUICK = ("no-bias-post-norm", "learned", "joint-pieces")
 
 
 def sentences(translator: Translator, config: Config) -> list[str]:
-    """A corpus, unknown words, and sentences about as long as the model takes."""
+    """Return training sentences, unknown words, and sentences around the maximum length."""
     pairs: list[Pair] = list(prepare_dataset(config, translator.tokenizer).corpus.splits["train"])
     long = ["I " * length for length in range(LONGEST - 2, LONGEST + 3)]
     return [*(pair.source for pair in pairs), "Ωmega", "I ωo to <EOS>", *long]
@@ -66,7 +66,7 @@ def export(translator: Translator, config: Config, folder: Path, **options: str)
 
 
 def translate(folder: Path, translator: Translator, texts: list[str]) -> list:
-    """What CTranslate2 makes of texts, with the options that the command shows."""
+    """Translate with CTranslate2, with the options that the export command prints."""
     source = translator.tokenizer.source
     rows = [[source.tokens[id] for id in source.encode(text, end=False).ids] for text in texts]
     return ctranslate2.Translator(str(folder), intra_threads=1).translate_batch(
@@ -76,7 +76,7 @@ def translate(folder: Path, translator: Translator, texts: list[str]) -> list:
 
 
 def log_probabilities(translator: Translator, translations: list[Translation]) -> list[float]:
-    """Of whole translations in one go, among all tokens that may be produced."""
+    """Return log probabilities of translations by teacher forcing, without PAD and BOS."""
     rows = [[choice.id for choice in each.token_scores] for each in translations]
     source = pad([translator.truncate(each.source.ids) for each in translations])  # [B, S]
     given = pad([[translator.tokenizer.start_id, *ids[:-1]] for ids in rows])  # [B, T]
@@ -93,7 +93,7 @@ def log_probabilities(translator: Translator, translations: list[Translation]) -
         for name, changes in SHAPES.items()
     ],
 )
-def test_export_same_tokens_and_probabilities(tmp_path, changes):
+def test_export_gives_the_same_tokens_and_probabilities(tmp_path, changes):
     config = small_config(*MODERN, *changes)
     translator = translator_for(tmp_path / "run", *MODERN, *changes)
     with torch.no_grad():
@@ -101,17 +101,17 @@ def test_export_same_tokens_and_probabilities(tmp_path, changes):
             layer.cross_attention.value.weight *= 3  # so that the source matters
         if translator.model.head.bias is not None:
             translator.model.head.bias[EOS_ID] += 0.5  # so that some translations end
-            translator.model.head.bias[[PAD_ID, BOS_ID]] += 2  # what must not be produced
+            translator.model.head.bias[[PAD_ID, BOS_ID]] += 2  # which must not be produced
     export(translator, config, tmp_path / "out")
     texts = sentences(translator, config)
     ours, theirs = translator.translate(texts), translate(tmp_path / "out", translator, texts)
     assert [each.tokens for each in ours] == [each.hypotheses[0] for each in theirs]
-    assert len({tuple(each.tokens) for each in ours}) > 2, "all the same would say little"
+    assert len({tuple(each.tokens) for each in ours}) > 2, "all translations are the same"
     expected = pytest.approx(log_probabilities(translator, ours), abs=1e-4)
     assert [each.scores[0] for each in theirs] == expected
 
 
-def test_export_unknown_and_long_input(tmp_path):
+def test_export_takes_unknown_and_long_input(tmp_path):
     translator = translator_for(tmp_path / "run", *MODERN)
     export(translator, small_config(*MODERN), tmp_path / "out")
     model = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
@@ -124,7 +124,7 @@ def test_export_unknown_and_long_input(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A run of a shape that can be exported, and that has learnt its sentences."""
+    """A run that can be exported and has learned its sentences."""
     folder = tmp_path_factory.mktemp("trained")
     trainer_for(folder / "run", *MODERN, *LEARNING, "evaluation.every=60").fit()
     return folder
@@ -139,14 +139,14 @@ def test_export_int8_is_smaller(trained, tmp_path):
     config = small_config(*MODERN, *LEARNING)
     before = [parameter.clone() for parameter in translator.model.parameters()]
     texts = sentences(translator, config)[:24]
-    ours, share = [each.tokens for each in translator.translate(texts)], {}
+    ours, agreement = [each.tokens for each in translator.translate(texts)], {}
     for kind in ("float32", "int8"):
         export(translator, config, tmp_path / kind, quantization=kind)
         theirs = [each.hypotheses[0] for each in translate(tmp_path / kind, translator, texts)]
-        share[kind] = sum(map(list.__eq__, ours, theirs)) / len(texts)
-    assert share["float32"] == 1
-    assert share["int8"] >= 0.9
-    sizes = {kind: (tmp_path / kind / "model.bin").stat().st_size for kind in share}
+        agreement[kind] = sum(map(list.__eq__, ours, theirs)) / len(texts)
+    assert agreement["float32"] == 1
+    assert agreement["int8"] >= 0.9
+    sizes = {kind: (tmp_path / kind / "model.bin").stat().st_size for kind in agreement}
     assert sizes["int8"] < 0.5 * sizes["float32"]
     assert all(map(torch.equal, before, translator.model.parameters()))
 
@@ -202,9 +202,9 @@ def test_export_refuses_recurrent(tmp_path, capsys):
 
 def test_export_failure_keeps_earlier_export(tmp_path, monkeypatch):
     translator, config = translator_for(tmp_path / "run", *MODERN), small_config(*MODERN)
-    place = tmp_path / "models" / "out"
-    export(translator, config, place)
-    before = (place / "model.bin").read_bytes()
+    folder = tmp_path / "models" / "out"
+    export(translator, config, folder)
+    before = (folder / "model.bin").read_bytes()
 
     def full(self, path):
         Path(path).write_bytes(b"half")
@@ -212,9 +212,9 @@ def test_export_failure_keeps_earlier_export(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ctranslate2.specs.TransformerSpec, "_serialize", full)
     with pytest.raises(OSError, match="No space left"):
-        export(translator, config, place)
-    assert (place / "model.bin").read_bytes() == before
-    assert [path.name for path in place.parent.iterdir()] == ["out"]
+        export(translator, config, folder)
+    assert (folder / "model.bin").read_bytes() == before
+    assert [path.name for path in folder.parent.iterdir()] == ["out"]
 
 
 def test_export_names_missing_package(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The faster forms do what torch's do."""
+"""Fast dropout, softmax and argmax equal torch's."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from minitransformer.model.fast import dropout, fast_argmax, softmax
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_given_rate_becomes_zero_and_the_rest_is_scaled(rate, dtype):
+def test_dropout_zeroes_its_rate_and_scales_the_rest(rate, dtype):
     torch.manual_seed(1)
     values = torch.ones(1000, 997, dtype=dtype)
     dropped = dropout(values, rate, training=True)
@@ -32,14 +32,14 @@ def test_dropout_is_independent_between_neighbouring_values():
     assert float((zero[:-1] * zero[1:]).mean()) == pytest.approx(0.25, abs=0.01)
 
 
-def test_gradients_pass_where_values_do():
+def test_dropout_applies_the_same_mask_to_gradients():
     values = torch.randn(7, 5, requires_grad=True)
     dropped = dropout(values, 0.3, training=True)
     dropped.sum().backward()
     assert torch.equal(values.grad * values.detach(), dropped.detach())
 
 
-def test_a_seed_decides_what_is_dropped():
+def test_dropout_is_determined_by_the_seed():
     def draw(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
         return dropout(torch.ones(50), 0.5, training=True)
@@ -49,18 +49,18 @@ def test_a_seed_decides_what_is_dropped():
 
 
 @pytest.mark.parametrize(("rate", "training"), [(0.0, True), (0.5, False)])
-def test_without_dropout_nothing_is_touched(rate, training):
+def test_disabled_dropout_returns_its_input(rate, training):
     values = torch.randn(3)
     assert dropout(values, rate, training=training) is values
 
 
-def test_nearly_everything_may_be_dropped():
+def test_dropout_with_a_rate_near_one_gives_no_nan():
     assert not dropout(torch.ones(100), 1 - 1e-9, training=True).isnan().any()
 
 
 @pytest.mark.parametrize("keys", [1, 5, 15, 16, 40])
 @pytest.mark.parametrize("rows", [2, 400])
-def test_softmax_equals_torchs_for_every_shape(rows, keys):
+def test_softmax_equals_torch_for_every_shape(rows, keys):
     torch.manual_seed(keys)
     scores = (30 * torch.randn(rows, 2, 3, keys, dtype=torch.float64)).requires_grad_()
     if keys > 1:
@@ -76,7 +76,7 @@ def test_softmax_equals_torchs_for_every_shape(rows, keys):
 
 
 @pytest.mark.parametrize("columns", [1, 128, 300, 5000, 5120, 5121])
-def test_fast_argmax_is_the_first_of_the_highest(columns):
+def test_fast_argmax_equals_torch_even_with_ties(columns):
     torch.manual_seed(columns)
     values = torch.randn(20, columns)
     assert torch.equal(fast_argmax(values), values.argmax(dim=1, keepdim=True))

@@ -1,4 +1,4 @@
-"""Killed wherever it changes the disk, a run is never half saved and ends with the same bits."""
+"""A run killed at any disk change is never half saved and, resumed, ends with the same bits."""
 
 import random
 import shutil
@@ -22,8 +22,8 @@ from tests.survival import (
     Job,
     Uninterrupted,
     check_newest,
-    complaints,
     differences,
+    errors_and_notes,
     run_in,
     sending,
     side_by_side,
@@ -42,17 +42,17 @@ def uninterrupted(tmp_path_factory) -> Uninterrupted:
     return uninterrupted_in(tmp_path_factory.mktemp("uninterrupted"))
 
 
-def sample(whole: Uninterrupted) -> list[tuple[str, int]]:
-    """Each way to change the disk once: not always its first time, nor always the same file."""
+def sample_faults(reference: Uninterrupted) -> list[tuple[str, int]]:
+    """Choose a random change of each kind to be killed at, and one write to be torn."""
     by_kind: dict[str, list[int]] = {}
-    for number, point in enumerate(whole.points, start=1):
+    for number, point in enumerate(reference.points, start=1):
         by_kind.setdefault(point.split()[0], []).append(number)
     chosen = [("kill", random.Random(kind).choice(by_kind[kind])) for kind in sorted(by_kind)]
-    return [*chosen, ("tear", whole.call_index("write", "000005.part/model.safetensors"))]
+    return [*chosen, ("tear", reference.call_index("write", "000005.part/model.safetensors"))]
 
 
-def struck(folder: Path, expected: Uninterrupted, *faults: Fault) -> Job:
-    """A run that each sitting but the last is killed in; the last one makes up for all."""
+def kill_and_resume(folder: Path, expected: Uninterrupted, *faults: Fault) -> Job:
+    """Kill a run with each fault in turn, then resume it and compare its outcome."""
     folder.mkdir()
     for fault in faults:
         running = start(folder, fault)
@@ -63,12 +63,12 @@ def struck(folder: Path, expected: Uninterrupted, *faults: Fault) -> Job:
     yield running, []
     finished = running.finish()
     assert finished.code == 0, faults
-    assert complaints(finished) == [], faults
+    assert errors_and_notes(finished) == [], faults
     assert differences(run_in(folder), expected.outcome) == [], faults
     shutil.rmtree(folder)
 
 
-def test_a_run_changes_the_disk_in_all_the_ways_that_are_tried(uninterrupted):
+def test_run_makes_every_kind_of_disk_change(uninterrupted):
     kinds = {point.split()[0] for point in uninterrupted.points}
     assert kinds >= {"mkdir", "open", "write", "fsync", "rename", "truncate", "remove", "rmdir"}
     touched = {point.split("/")[-1] for point in uninterrupted.points}
@@ -79,27 +79,27 @@ def test_a_run_changes_the_disk_in_all_the_ways_that_are_tried(uninterrupted):
     }  # fmt: skip
 
 
-def test_killed_at_each_kind_of_change_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
+def test_run_killed_at_each_kind_of_change_ends_with_same_bits(uninterrupted, tmp_path):
     side_by_side(
-        struck(tmp_path / str(number), uninterrupted, Fault(how, number))
-        for how, number in sample(uninterrupted)
+        kill_and_resume(tmp_path / str(number), uninterrupted, Fault(how, number))
+        for how, number in sample_faults(uninterrupted)
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "tear", "power cut"])
-def test_killed_at_every_change_a_run_ends_with_the_same_bits(uninterrupted, tmp_path, how):
+def test_run_killed_at_every_change_ends_with_same_bits(uninterrupted, tmp_path, how):
     side_by_side(
-        struck(tmp_path / str(number), uninterrupted, Fault(how, number))
+        kill_and_resume(tmp_path / str(number), uninterrupted, Fault(how, number))
         for number, point in enumerate(uninterrupted.points, start=1)
-        # Where nothing is torn, tearing is killing; and no sync is forgotten by not coming to it.
+        # Only writes can be torn, and unsynced content matters only at renames and truncations.
         if how == "kill" or point.startswith("write" if how == "tear" else ("rename", "truncate"))
     )
 
 
 @pytest.mark.slow
-def test_killed_at_every_change_of_going_on_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
-    """The second sitting finds half a checkpoint, rows and events to cut back; so does a third."""
+def test_run_killed_again_while_resuming_ends_with_same_bits(uninterrupted, tmp_path):
+    """Kill a resumed run, which has half a checkpoint to delete and rows and events to truncate."""
     first = Fault("tear", uninterrupted.call_index("write", "000006.part/optimizer.safetensors"))
     (tmp_path / "noted").mkdir()
     start(tmp_path / "noted", first).finish()
@@ -107,27 +107,27 @@ def test_killed_at_every_change_of_going_on_a_run_ends_with_the_same_bits(uninte
     points = (tmp_path / "points").read_text().splitlines()
     saved = next(number for number, point in enumerate(points) if point.endswith(".last.part"))
     side_by_side(
-        struck(tmp_path / str(number), uninterrupted, first, Fault("kill", number))
+        kill_and_resume(tmp_path / str(number), uninterrupted, first, Fault("kill", number))
         for number in range(1, saved + 10)
     )
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_bits(uninterrupted, tmp_path):
-    moments = random.Random(16)
+def test_run_killed_at_random_moments_ends_with_same_bits(uninterrupted, tmp_path):
+    generator = random.Random(16)
     kills = []
-    began = time.monotonic()
+    start_time = time.monotonic()
     start(tmp_path).finish()
-    length = time.monotonic() - began  # of a whole run, on this machine as it is now
+    length = time.monotonic() - start_time  # of a whole run, at the present load of this machine
 
-    def many_sittings(folder: Path) -> Job:
+    def kill_repeatedly(folder: Path) -> Job:
         folder.mkdir()
-        code, sittings = KILLED, 0
+        code, attempts = KILLED, 0
         while code == KILLED:
-            sittings += 1  # each may last longer, so that some come to a save on a busy machine
-            moment = moments.uniform(0.05, 0.4 + 0.1 * sittings) * length
+            attempts += 1  # each may last longer, so that even a busy machine reaches a save
+            delay = generator.uniform(0.05, 0.4 + 0.1 * attempts) * length
             running = start(folder)
-            yield running, [(moment, sending(signal.SIGKILL))]
+            yield running, [(delay, sending(signal.SIGKILL))]
             code = running.finish().code
             check_newest(run_in(folder))
             if code == KILLED:
@@ -138,11 +138,11 @@ def test_killed_at_twenty_random_moments_a_run_ends_with_the_same_bits(uninterru
     number = 0
     while len(kills) < 20:
         number += 1
-        side_by_side(many_sittings(tmp_path / f"{number}-{side}") for side in "ab")
+        side_by_side(kill_repeatedly(tmp_path / f"{number}-{side}") for side in "ab")
 
 
 def write_in_place() -> None:
-    """Checkpoints are written where they are read."""
+    """Write checkpoints in place."""
 
     def write_folder(path: Path, files: dict[str, bytes]) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -152,66 +152,66 @@ def write_in_place() -> None:
     minitransformer.run.replace_folder = write_folder
 
 
-def keep_late_rows() -> None:
-    """metrics.jsonl is not cut back."""
+def keep_later_rows() -> None:
+    """Do not truncate metrics.jsonl when resuming."""
     minitransformer.training.trainer.truncate_rows = lambda path, length: None
 
 
-def keep_late_events() -> None:
-    """The event file is not cut back."""
-    genuine = EventFile.__init__
-    EventFile.__init__ = lambda self, path, length: genuine(  # type: ignore[method-assign]
+def keep_later_events() -> None:
+    """Do not truncate the event file when resuming."""
+    original = EventFile.__init__
+    EventFile.__init__ = lambda self, path, length: original(  # type: ignore[method-assign]
         self, path, path.stat().st_size if path.exists() else 0
     )
 
 
-def forget_the_optimizer() -> None:
-    """Resuming takes the weights alone."""
+def omit_optimizer_state() -> None:
+    """Resume without the state of the optimizer."""
     AdamW.load = lambda self, memory: None  # type: ignore[method-assign]
 
 
 def seed_only_once() -> None:
-    """Dropout is not seeded by the step's number."""
+    """Seed dropout once instead of at every step."""
     seeds = iter([torch.manual_seed])
     torch.manual_seed = lambda seed: next(seeds, lambda _: None)(seed)
 
 
-def forget_the_pointers() -> None:
-    """What follows a save is not made up for, as if the newest checkpoint were damaged."""
-    genuine = RunFolder.load_newest
+def omit_pointer_updates() -> None:
+    """Do not redo the updates that follow a save, as if the newest checkpoint were damaged."""
+    original = RunFolder.load_newest
 
     def load_newest(self, complaints: list[str], *, for_training: bool) -> Checkpoint:
         complaints.append("a complaint")
-        return genuine(self, complaints, for_training=for_training)
+        return original(self, complaints, for_training=for_training)
 
     RunFolder.load_newest = load_newest  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
-    ("broken", "point", "noticed"),
+    ("broken", "point", "detected"),
     [
         (write_in_place, "write step-000004/optimizer.safetensors", "half"),
-        (forget_the_pointers, "open checkpoints/.best.part", "best"),
+        (omit_pointer_updates, "open checkpoints/.best.part", "best"),
         (seed_only_once, "mkdir checkpoints/.step-000006.part", "tensors"),
         pytest.param(
-            forget_the_optimizer, "mkdir checkpoints/.step-000006.part", "tensors",
+            omit_optimizer_state, "mkdir checkpoints/.step-000006.part", "tensors",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            keep_late_rows, "mkdir checkpoints/.step-000005.part", "metrics",
+            keep_later_rows, "mkdir checkpoints/.step-000005.part", "metrics",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            keep_late_events, "mkdir checkpoints/.step-000004.part", "TensorBoard",
+            keep_later_events, "mkdir checkpoints/.step-000004.part", "TensorBoard",
             marks=pytest.mark.slow,
         ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_a_broken_promise_is_noticed(tmp_path, broken: Callable[[], None], point, noticed):
-    whole = uninterrupted_in(tmp_path, broken=broken)
+def test_broken_code_is_detected(tmp_path, broken: Callable[[], None], point, detected):
+    reference = uninterrupted_in(tmp_path, broken=broken)
     (tmp_path / "parts").mkdir()
-    fault = Fault("tear", whole.call_index(*point.split()), broken=broken)
+    fault = Fault("tear", reference.call_index(*point.split()), broken=broken)
     assert start(tmp_path / "parts", fault).finish().code == KILLED
     run, found = run_in(tmp_path / "parts"), []
     try:
@@ -219,4 +219,4 @@ def test_a_broken_promise_is_noticed(tmp_path, broken: Callable[[], None], point
     except CheckpointError:
         found.append("half")
     assert start(tmp_path / "parts", Fault(broken=broken)).finish().code == 0
-    assert noticed in [*found, *differences(run, whole.outcome)]
+    assert detected in [*found, *differences(run, reference.outcome)]

@@ -1,4 +1,4 @@
-"""One corpus, whatever the format it comes in."""
+"""A corpus gives the same pairs in every file format."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ AWKWARD = [
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path_factory):
-    """No network, and a cache of its own."""
+    """Disable the network and use an empty cache."""
     import datasets
     import huggingface_hub
 
@@ -52,7 +52,7 @@ def batches(path, kind: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe"])
-def test_the_same_pairs_give_the_same_batches_from_every_format(kind, tmp_path):
+def test_every_format_gives_the_same_batches(kind, tmp_path):
     expected = batches(WRITERS["tsv"](thousand_pairs(), tmp_path), kind)
     for name, writer in WRITERS.items():
         found = batches(writer(thousand_pairs(), tmp_path), kind)
@@ -60,7 +60,7 @@ def test_the_same_pairs_give_the_same_batches_from_every_format(kind, tmp_path):
         assert all(map(torch.equal, found, expected)), name
 
 
-def test_two_columns_of_many_are_chosen_by_number_or_by_name(tmp_path):
+def test_columns_are_chosen_by_number_or_by_name(tmp_path):
     tsv = b"Go.\tVe.\tCC-BY 2.0\nHi.\tHola.\tCC-BY 2.0\n"
     assert list(train_split(tsv, tmp_path, columns=(1, 2)))[1] == Pair("Hi.", "Hola.")
     assert list(train_split(tsv, tmp_path, columns=(2, 1)))[1] == Pair("Hola.", "Hi.")
@@ -75,7 +75,7 @@ def test_two_columns_of_many_are_chosen_by_number_or_by_name(tmp_path):
     assert list(train_split(jsonl, tmp_path, "a.jsonl", columns=columns)) == [Pair("Go.", "Ve.")]
 
 
-def test_a_header_decides_the_direction(tmp_path):
+def test_header_determines_the_direction(tmp_path):
     for name, content in (("a.tsv", b"es\ten\nVe.\tGo.\n"), ("a.csv", b"es,en\nVe.,Go.\n")):
         assert list(train_split(content, tmp_path, name, columns=("en", "es"))) == [
             Pair("Go.", "Ve.")
@@ -85,7 +85,7 @@ def test_a_header_decides_the_direction(tmp_path):
     ]
 
 
-def test_a_quote_that_is_never_closed_costs_its_own_row_alone(tmp_path):
+def test_unclosed_csv_quote_drops_only_its_row(tmp_path):
     rows = [f"a{number},b{number}" for number in range(30_000)]
     rows[3], rows[20_000], rows[29_999] = '"open,x', 'x,"open', '"'
     content = ("source,target\n" + "\n".join(rows)).encode()
@@ -95,7 +95,7 @@ def test_a_quote_that_is_never_closed_costs_its_own_row_alone(tmp_path):
     assert [number for number, _ in split.numbered()][:5] == [2, 3, 4, 6, 7]
 
 
-def test_rows_of_csv_that_cannot_be_read_are_counted(tmp_path):
+def test_malformed_csv_rows_are_counted(tmp_path):
     content = (
         b'source,target\n"a, b",c\n\nonly one\n1,2,3\n"x""y",z\n"two\nlines",1\nsource,target\n'
         b"f,g\r\xffh,i\nj\xff,k\nl,m\n"
@@ -108,12 +108,12 @@ def test_rows_of_csv_that_cannot_be_read_are_counted(tmp_path):
     }  # fmt: skip
 
 
-def test_semicolons_are_what_spreadsheets_write_in_half_of_europe(tmp_path):
+def test_csv_may_be_separated_by_semicolons(tmp_path):
     content = b'source;target\n"a; b";"c, d"\n'
     assert list(train_split(content, tmp_path, "a.csv")) == [Pair("a; b", "c, d")]
 
 
-def test_a_parquet_file_that_changed_is_read_anew(tmp_path):
+def test_changed_parquet_file_is_read_again(tmp_path):
     first = WRITERS["parquet"]([Pair("a", "b")], tmp_path)
     assert list(corpus_of(train=first).train) == [Pair("a", "b")]
     times = os.stat(first)
@@ -125,7 +125,7 @@ def test_a_parquet_file_that_changed_is_read_anew(tmp_path):
         corpus_of(train=first)
 
 
-def test_a_parquet_column_may_lie_inside_another_or_have_a_dot_in_its_name(tmp_path):
+def test_parquet_column_may_be_nested_or_have_a_dot_in_its_name(tmp_path):
     import pyarrow
     import pyarrow.parquet
 
@@ -137,7 +137,7 @@ def test_a_parquet_column_may_lie_inside_another_or_have_a_dot_in_its_name(tmp_p
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "data/train-00000-of-00001.parquet"])
-def test_a_parquet_value_that_cannot_be_read_costs_its_own_row_alone(name, tmp_path):
+def test_invalid_parquet_value_drops_only_its_row(name, tmp_path):
     import pyarrow
     import pyarrow.parquet
 
@@ -159,7 +159,7 @@ def test_a_parquet_value_that_cannot_be_read_costs_its_own_row_alone(name, tmp_p
         corpus_of(train=source, columns=("when", "target"))
 
 
-def test_words_that_csv_readers_take_for_nothing_stay_in_a_data_set(tmp_path):
+def test_dataset_of_csv_files_keeps_na_and_null_as_text(tmp_path):
     (tmp_path / "data").mkdir()
     path = tmp_path / "data" / "train-00000-of-00001.csv"
     path.write_text("source,target\nNA,null\n1,2\n")
@@ -168,7 +168,7 @@ def test_words_that_csv_readers_take_for_nothing_stay_in_a_data_set(tmp_path):
     ]  # fmt: skip
 
 
-def test_rows_of_json_lines_that_cannot_be_read_are_counted(tmp_path):
+def test_malformed_jsonl_rows_are_counted(tmp_path):
     lines = [
         '{"source": "a", "target": "b"}', "", "not json", "[1]", '{"source": "a"}',
         '{"source": 1, "target": "b"}', '{"source": null, "target": "b"}',
@@ -204,14 +204,12 @@ def test_rows_of_json_lines_that_cannot_be_read_are_counted(tmp_path):
         ("a.json", b"[]", {}, "write one JSON object a line"),
     ],
 )
-def test_files_whose_columns_are_not_found_say_what_is_there(
-    name, content, settings, message, tmp_path
-):
+def test_file_without_the_requested_columns_is_refused(name, content, settings, message, tmp_path):
     with pytest.raises(DataError, match=message):
         train_split(content, tmp_path, name, **settings)
 
 
-def test_files_named_after_splits_are_the_splits_of_their_folder(tmp_path):
+def test_files_named_after_splits_are_the_splits(tmp_path):
     write(b"a,b\nc,d\n", tmp_path, "train.csv")
     write(b"e\tf\n", tmp_path, "dev.tsv")
     write(b'{"1": "x"}\n', tmp_path, "notes.jsonl")
@@ -224,7 +222,7 @@ def test_files_named_after_splits_are_the_splits_of_their_folder(tmp_path):
         corpus_of(train=str(tmp_path), columns=(1, 2))
 
 
-def test_a_folder_of_several_kinds_of_files_is_refused(tmp_path):
+def test_folder_of_several_formats_is_refused(tmp_path):
     write(b"source,target\na,b\n", tmp_path, "one.csv")
     write(b'{"source": "a", "target": "b"}\n', tmp_path, "two.jsonl")
     with pytest.raises(DataError, match=r"has several kinds of csv, tsv, jsonl or parquet files"):
@@ -234,7 +232,7 @@ def test_a_folder_of_several_kinds_of_files_is_refused(tmp_path):
         corpus_of(train=str(tmp_path / "aligned"))
 
 
-def test_a_data_set_has_its_splits_and_others_can_be_named(tmp_path):
+def test_dataset_uses_its_splits_unless_others_are_named(tmp_path):
     pairs = thousand_pairs()
     folder = Path(write_folder(pairs, tmp_path))
     for name, count in (("validation", 3), ("test", 2)):
@@ -251,14 +249,14 @@ def test_a_data_set_has_its_splits_and_others_can_be_named(tmp_path):
         corpus_of(train=str(folder), columns=("en", "es"))
 
 
-def test_a_hub_name_without_network_says_what_to_do_instead():
+def test_hub_name_without_network_is_refused():
     with pytest.raises(DataError, match="it is not in the cache, and the hub cannot be reached"):
         corpus_of(train="owner/corpus", columns=("en", "es"))
     with pytest.raises(DataError, match="neither a file"):
-        corpus_of(train="data/train.tsv")  # a path with a typo is no hub name
+        corpus_of(train="data/train.tsv")  # a path with a typo is not a hub name
 
 
-def test_the_hub_is_not_waited_for_when_there_is_no_network(tmp_path, monkeypatch):
+def test_unreachable_hub_is_not_waited_for(tmp_path, monkeypatch):
     import huggingface_hub
 
     from minitransformer.data.readers import hub_is_reachable
@@ -272,7 +270,7 @@ def test_the_hub_is_not_waited_for_when_there_is_no_network(tmp_path, monkeypatc
     assert not hub_is_reachable()
 
 
-def test_a_copy_in_the_hubs_cache_is_used_without_network(tmp_path):
+def test_cached_hub_dataset_is_used_without_network(tmp_path):
     import datasets
 
     folder = write_folder(thousand_pairs(), tmp_path)

@@ -1,4 +1,4 @@
-"""The commands under hostile input by the hundred, and that what is wrong would be noticed."""
+"""The commands withstand random hostile input, and the fuzzer detects wrong results."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.fuzzing import KINDS, finding
+from benchmarks.fuzzing import KINDS, find_problem
 from benchmarks.hostile import Case
 from tests.processes import ROOT
 
@@ -27,14 +27,14 @@ RUNS = ROOT / "tests" / "fixtures" / "run-format-1"
         (1, "", 'Traceback (most recent call last):\n  File "x"\nKeyError: 1\n', "traceback: Key"),
     ],
 )
-def test_what_is_wrong_is_noticed(code, out, err, wrong):
-    found = finding(Case("translate.py", [], codes=(0,), lines=2), code, out, err)
+def test_find_problem_reports_wrong_results(code, out, err, wrong):
+    found = find_problem(Case("translate.py", [], codes=(0,), lines=2), code, out, err)
     assert found.startswith(wrong)
     assert bool(found) == bool(wrong)
 
 
-def test_an_exit_without_a_reason_is_noticed():
-    assert "without a word" in finding(Case("translate.py", []), 2, "", "")
+def test_find_problem_reports_an_error_without_a_message():
+    assert "without an error message" in find_problem(Case("translate.py", []), 2, "", "")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -46,7 +46,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_case_is_made_again_from_its_number(kind, tmp_path):
+def test_case_is_reproduced_from_its_number(kind, tmp_path):
     made = []
     for folder in (tmp_path / "first", tmp_path / "second"):
         shutil.copytree(RUNS, folder)
@@ -60,7 +60,7 @@ def test_a_case_is_made_again_from_its_number(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_hostile_input_never_ends_in_a_traceback_or_a_wrong_exit_code(kind, tmp_path):
+def test_hostile_input_gives_no_traceback_or_wrong_exit_code(kind, tmp_path):
     command = ["-m", "benchmarks.fuzzing", "--only", kind, "--cases", "40", "--seed", "7"]
     result = subprocess.run(
         [sys.executable, *command, "--findings", tmp_path], cwd=ROOT, capture_output=True,

@@ -1,4 +1,4 @@
-"""Hostile data, configs and sentences, through the commands that a user types."""
+"""The commands report malformed data, configs and sentences, and never crash."""
 
 import re
 import subprocess
@@ -18,13 +18,13 @@ QUICK = [
 
 
 def train(folder: Path, *sets: str, config: str = "tiny.yaml"):
-    given = [argument for setting in sets for argument in ("--set", setting)]
-    return run("train.py", "--config", config, *QUICK, *given, folder=folder)
+    options = [argument for setting in sets for argument in ("--set", setting)]
+    return run("train.py", "--config", config, *QUICK, *options, folder=folder)
 
 
-# A row, and the report's words on it; None: it is a pair like any other.
+# Each row with its message in the report; None: kept; "": counted in a message above.
 ROWS = [
-    (b"\xef\xbb\xbfa b\tx y", None),  # the byte-order mark of a file is no text
+    (b"\xef\xbb\xbfa b\tx y", None),  # a byte-order mark is not text
     (b"c d\tz w\r", None),
     (b"", "1 empty, skipped"),
     (b"only\t", "2 with nothing on one side, skipped"),
@@ -43,19 +43,19 @@ ROWS = [
     (b"x" * 10_000_000 + b"\ty", "1 too long, skipped"),
     (b"same\tsame", None),
     (b"a b\tx y", None),
-    (b"\x1b[31mred\tc", ""),  # is counted with the other control characters
+    (b"\x1b[31mred\tc", ""),  # counts with the other control characters
     (b'"quoted\tNA', None),
     (b"last\tline", None),
 ]
 
 
-def test_every_bad_row_is_reported_with_its_line_and_costs_no_other(tmp_path):
+def test_bad_rows_are_reported_by_line_and_others_kept(tmp_path):
     (tmp_path / "own.tsv").write_bytes(b"\n".join(row for row, _ in ROWS))
     result = train(tmp_path, "data.train=own.tsv")
     assert result.code == 0, result.err
     kept = [row for row, words in ROWS if words is None]
-    told = f"  train     {len(kept)} pairs kept, {len(ROWS) - len(kept)} dropped"
-    assert told in result.out.splitlines()
+    summary = f"  train     {len(kept)} pairs kept, {len(ROWS) - len(kept)} dropped"
+    assert summary in result.out.splitlines()
     for number, (_, words) in enumerate(ROWS, start=1):
         if words:
             (line,) = [line for line in result.out.splitlines() if words in line]
@@ -88,9 +88,7 @@ def test_every_bad_row_is_reported_with_its_line_and_costs_no_other(tmp_path):
          "1 with the same text on both sides, refused (first: line 2)"),
     ],
 )  # fmt: skip
-def test_data_that_cannot_be_trained_on_is_refused_before_a_run_begins(
-    tmp_path, files, sets, message
-):
+def test_unusable_data_is_refused_before_a_run_starts(tmp_path, files, sets, message):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     result = train(tmp_path, *sets)
@@ -100,7 +98,7 @@ def test_data_that_cannot_be_trained_on_is_refused_before_a_run_begins(
     assert not (tmp_path / "runs").exists()
 
 
-def test_held_out_pairs_of_unknown_words_or_of_the_training_pairs_are_counted(tmp_path):
+def test_unknown_words_and_overlap_of_held_out_pairs_are_counted(tmp_path):
     (tmp_path / "own.tsv").write_bytes(b"a b\tx y\nc\tz\n")
     (tmp_path / "valid.tsv").write_bytes(b"a b\tx y\nnew words\tnuevas palabras\n")
     result = train(tmp_path, "data.train=own.tsv", "data.valid=valid.tsv")
@@ -110,7 +108,7 @@ def test_held_out_pairs_of_unknown_words_or_of_the_training_pairs_are_counted(tm
 
 
 CONFIG = (ROOT / "configs" / "tiny.yaml").read_text(encoding="utf-8")
-LAUGHS = "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9 if n else 'lol'}]\n" for n in range(9))
+BILLION_LAUGHS = "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9 if n else 'lol'}]\n" for n in range(9))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +121,7 @@ LAUGHS = "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9 if n else 'lol'}]\n" for n in
         (CONFIG + "\ndata: {}\n", "duplicate key 'data'"),
         (CONFIG.replace("seed: 1 ", "seed: 1\n  seed: 2 "), "duplicate key 'seed'"),
         ("data: !!python/object/apply:os.system [touch exploded]", "tags such as"),
-        (LAUGHS + CONFIG, "anchors and aliases are not allowed"),
+        (BILLION_LAUGHS + CONFIG, "anchors and aliases are not allowed"),
         (CONFIG + "# x\n" * 2_500_000, "larger than 4,000,000 bytes"),
         ("[" * 50_000, "not valid YAML"),
         ("\ufeff\0", "not valid YAML"),
@@ -132,7 +130,7 @@ LAUGHS = "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9 if n else 'lol'}]\n" for n in
     ],
     ids=lambda value: None if isinstance(value, str) and len(value) > 60 else value,
 )  # fmt: skip
-def test_a_config_that_cannot_be_meant_is_refused_before_any_work(tmp_path, content, message):
+def test_invalid_config_is_refused_before_a_run_starts(tmp_path, content, message):
     if content is not None:
         (tmp_path / "own.yaml").write_text(content, encoding="utf-8")
     result = run("train.py", "--config", "own.yaml", folder=tmp_path)
@@ -143,7 +141,7 @@ def test_a_config_that_cannot_be_meant_is_refused_before_any_work(tmp_path, cont
     assert left <= {"own.yaml"}
 
 
-def test_a_learning_rate_of_1e_4_is_a_number(tmp_path):
+def test_config_reads_1e_4_as_a_number(tmp_path):
     result = train(tmp_path, "training.learning_rate=1e-4")
     assert result.code == 0, result.err
     assert "learning_rate: 0.0001\n" in (tmp_path / "runs/tiny/config.yaml").read_text()
@@ -170,7 +168,7 @@ BLANK = [number for number, line in enumerate(LINES) if not line.decode("utf-8",
         (["--input", "in.txt"], b"\n"),
     ],
 )
-def test_one_line_out_for_each_line_in_in_order(name, options, ending, tmp_path):
+def test_translate_prints_one_line_per_input_line(name, options, ending, tmp_path):
     content = b"\n".join(LINES) + ending
     (tmp_path / "in.txt").write_bytes(content)
     stdin = b"" if "--input" in options else content
@@ -182,8 +180,8 @@ def test_one_line_out_for_each_line_in_in_order(name, options, ending, tmp_path)
     assert len(BLANK) == 6
     assert [out[number] for number in BLANK] == [""] * 6
     assert out[0] == out[-1] != ""
-    cut = re.findall(r"line (\d+): \d+ tokens, the model takes", result.err)
-    assert {"7"} <= set(cut) <= {"6", "7"}  # one word of 100,000 letters is one word
+    truncated = re.findall(r"line (\d+): \d+ tokens, the model takes", result.err)
+    assert {"7"} <= set(truncated) <= {"6", "7"}  # line 6 is one long word: one token without BPE
 
 
 @pytest.mark.parametrize(
@@ -198,7 +196,7 @@ def test_one_line_out_for_each_line_in_in_order(name, options, ending, tmp_path)
     ],
     ids=["translation", "tokens", "evaluation", "worked"],
 )  # fmt: skip
-def test_an_output_on_a_full_disk_is_an_error(command):
+def test_output_to_a_full_disk_is_an_error(command):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with open("/dev/full", "wb") as full:

@@ -1,4 +1,4 @@
-"""A run folder from a stranger, whose checksums fit: refused in one line, with nothing touched."""
+"""Hostile run folders with valid checksums are refused, and nothing is executed or changed."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ def saved(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hostile(saved, tmp_path) -> Path:
-    """A copy with a single checkpoint, to be spoilt."""
+    """Copy a run with a single checkpoint, for a test to damage."""
     return Path(shutil.copytree(saved, tmp_path / "run"))
 
 
@@ -53,8 +53,8 @@ def write_tensors(run_path: Path, content: bytes, name: str = "model.safetensors
     write_content(run_path, state)
 
 
-def refused_by_all(run_path: Path, match: str) -> None:
-    """By whoever translates, and by whoever trains on."""
+def assert_refused(run_path: Path, match: str) -> None:
+    """Check that both translating and training refuse a run."""
     with pytest.raises(CheckpointError, match=match):
         Translator.load(run_path)
     with pytest.raises(CheckpointError, match=match):
@@ -71,7 +71,7 @@ class Payload:
 
 @pytest.mark.parametrize("kind", ["pickle", "torch", "torch legacy", "zip", "nested"])
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_pickle_is_never_opened_wherever_it_stands(hostile, tmp_path, kind, name):
+def test_pickle_in_a_checkpoint_is_never_loaded(hostile, tmp_path, kind, name):
     path, proof = tmp_path / "payload", tmp_path / "exploded"
     if kind == "pickle":
         path.write_bytes(pickle.dumps(Payload(proof)))
@@ -79,8 +79,8 @@ def test_a_pickle_is_never_opened_wherever_it_stands(hostile, tmp_path, kind, na
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("archive/data.pkl", pickle.dumps(Payload(proof)))
     else:
-        thing = {"a": [torch.ones(2), Payload(proof)]} if kind == "nested" else Payload(proof)
-        torch.save(thing, path, _use_new_zipfile_serialization=kind != "torch legacy")
+        content = {"a": [torch.ones(2), Payload(proof)]} if kind == "nested" else Payload(proof)
+        torch.save(content, path, _use_new_zipfile_serialization=kind != "torch legacy")
     if name == "state.json":
         (hostile / "checkpoints/step-000001" / name).write_bytes(path.read_bytes())
     else:
@@ -111,8 +111,8 @@ def entry(shape, begin, end, dtype="F32") -> dict:
         *(
             header(len(text := json.dumps(tensors).encode()), text) + bytes(16)
             for tensors in (
-                {"a": entry([2], 0, 8), "b": entry([2], 4, 12)},  # one lies on the other
-                {"a": entry([2], 0, 8), "b": entry([1], 12, 16)},  # with a hole between
+                {"a": entry([2], 0, 8), "b": entry([2], 4, 12)},  # overlapping
+                {"a": entry([2], 0, 8), "b": entry([1], 12, 16)},  # with a gap between them
                 {"a": entry([10**18], 0, 16)},
                 {"a": entry([4], 16, 0)},
                 {"a": entry([-4], 0, 16)},
@@ -122,9 +122,9 @@ def entry(shape, begin, end, dtype="F32") -> dict:
         ),
     ],
 )
-def test_headers_that_lie_are_refused(hostile, content):
+def test_inconsistent_safetensors_headers_are_refused(hostile, content):
     write_tensors(hostile, content)
-    refused_by_all(hostile, "not a safetensors file")
+    assert_refused(hostile, "not a safetensors file")
 
 
 def change_tensors(hostile: Path, change) -> None:
@@ -148,38 +148,38 @@ def change_tensors(hostile: Path, change) -> None:
         (lambda model: {}, "numbers|has no tensor"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused(hostile, change, match):
+def test_mismatched_model_tensors_are_refused(hostile, change, match):
     change_tensors(hostile, change)
-    refused_by_all(hostile, match)
+    assert_refused(hostile, match)
 
 
-def test_an_optimizer_that_does_not_fit_is_refused(hostile):
+def test_mismatched_optimizer_state_is_refused(hostile):
     path = hostile / "checkpoints/step-000001/optimizer.safetensors"
-    memory = read_tensors(path)
+    state = read_tensors(path)
     for wrong in (
-        memory | {"head.bias.exp_avg": torch.zeros(3)},
-        memory | {"head.bias.exp_avg": memory["head.bias.exp_avg"].half()},
-        {name: value for name, value in memory.items() if name != "head.bias.step"},
+        state | {"head.bias.exp_avg": torch.zeros(3)},
+        state | {"head.bias.exp_avg": state["head.bias.exp_avg"].half()},
+        {name: value for name, value in state.items() if name != "head.bias.step"},
     ):
         write_tensors(hostile, tensor_bytes(wrong), "optimizer.safetensors")
         with pytest.raises(CheckpointError, match="optimizer state belongs to other param"):
             trainer_for(hostile)
 
 
-def test_a_config_that_asks_for_more_than_was_saved_costs_no_memory(hostile, monkeypatch):
+def test_config_larger_than_its_weights_allocates_no_memory(hostile, monkeypatch):
     path = hostile / "config.yaml"
     text = path.read_text().replace("d_model: 16", "d_model: 16384")
     path.write_text(text.replace("num_encoder_layers: 1", "num_encoder_layers: 256"))
     state = content_of(hostile)
-    del state["settings"]  # as older ones, so that nothing tells that it was another
+    del state["settings"]  # as in older runs, so that the settings cannot be compared
     write_content(hostile, state)
     built = []
 
-    def build_and_keep(*arguments: object, **options: object) -> EncoderDecoder:
+    def build_and_record(*arguments: object, **options: object) -> EncoderDecoder:
         built.append(build_model(*arguments, **options))
         return built[-1]
 
-    monkeypatch.setattr(weights, "build_model", build_and_keep)
+    monkeypatch.setattr(weights, "build_model", build_and_record)
     with pytest.raises(CheckpointError, match=r"numbers, the config needs 207,771,598,903"):
         Translator.load(hostile)
     [model] = built
@@ -187,11 +187,11 @@ def test_a_config_that_asks_for_more_than_was_saved_costs_no_memory(hostile, mon
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json"])
-def test_a_file_larger_than_memory_is_not_read(hostile, name):
+def test_file_larger_than_memory_is_not_read(hostile, name):
     path = hostile / "checkpoints/step-000001" / name
     with path.open("r+b") as file:
-        file.truncate(2**42)  # takes no room: there is nothing in it
-    refused_by_all(hostile, "larger than")
+        file.truncate(2**42)  # a sparse file, which takes no space
+    assert_refused(hostile, "larger than")
 
 
 @pytest.mark.parametrize(
@@ -211,28 +211,28 @@ def test_a_file_larger_than_memory_is_not_read(hostile, name):
         ({"format": [1]}, r"format \[1\], this version reads"),
     ],
 )
-def test_a_state_that_makes_no_sense_is_refused_by_key(hostile, change, match):
+def test_invalid_state_is_refused_by_key(hostile, change, match):
     write_content(hostile, content_of(hostile) | change)
-    refused_by_all(hostile, match)
+    assert_refused(hostile, match)
 
 
 @pytest.mark.parametrize("content", [5, "x", None, [], 1.5, {}])
-def test_content_of_any_kind_is_refused(hostile, content):
+def test_state_file_with_other_content_is_refused(hostile, content):
     document = {"sha256": checksum(json.dumps(content).encode()), "content": content}
     (hostile / "checkpoints/step-000001/state.json").write_text(json.dumps(document))
-    refused_by_all(hostile, "damaged" if content != {} else "format None")
+    assert_refused(hostile, "damaged" if content != {} else "format None")
 
 
 @pytest.mark.parametrize("settings", [5, [], {"model": 5}, {"model": {"dropout": {}}}, {"x": 1},
                                       {"model": {"position": "rotary"}}])  # fmt: skip
-def test_settings_of_any_shape_are_equal_or_refused(hostile, settings):
+def test_malformed_settings_are_ignored_or_refused(hostile, settings):
     write_content(hostile, content_of(hostile) | {"settings": settings})
     if not isinstance(settings, dict):
-        refused_by_all(hostile, "'settings' is missing or not a mapping")
+        assert_refused(hostile, "'settings' is missing or not a mapping")
     elif settings == {"model": {"dropout": {}}}:
-        refused_by_all(hostile, "model.dropout is 0.1, not a section")
-    elif settings == {"model": {"position": "rotary"}}:  # of format 1, which this file is not
-        refused_by_all(hostile, "step-000001 has an unknown setting 'model.position'")
+        assert_refused(hostile, "model.dropout is 0.1, not a section")
+    elif settings == {"model": {"position": "rotary"}}:  # a key of format 1; this run has format 2
+        assert_refused(hostile, "step-000001 has an unknown setting 'model.position'")
     else:
         assert Translator.load(hostile).checkpoint == "step-000001"
 
@@ -244,7 +244,7 @@ def test_settings_of_any_shape_are_equal_or_refused(hostile, settings):
      "checkpoints/step-000001", "checkpoints/step-000001/model.safetensors",
      "checkpoints/.step-000002.part"],
 )  # fmt: skip
-def test_a_link_is_never_followed(hostile, tmp_path, name):
+def test_symbolic_link_is_never_followed(hostile, tmp_path, name):
     outside = tmp_path / "outside"
     path = hostile / name
     if path.exists():
@@ -254,39 +254,39 @@ def test_a_link_is_never_followed(hostile, tmp_path, name):
     is_folder = outside.is_dir()
     before = sorted(outside.rglob("*")) if is_folder else outside.read_bytes()
     path.symlink_to(outside)
-    refused_by_all(hostile, f"{name}: a symbolic link")
-    with contextlib.suppress(CheckpointError):  # what is inside a step is only moved aside
+    assert_refused(hostile, f"{name}: a symbolic link")
+    with contextlib.suppress(CheckpointError):  # a link inside a checkpoint is only moved aside
         trainer_for(hostile, fresh=True).fit()
     assert (sorted(outside.rglob("*")) if is_folder else outside.read_bytes()) == before
 
 
-def test_a_pipe_is_not_waited_for(hostile):
+def test_named_pipe_is_not_opened(hostile):
     for name in ("model.safetensors", "state.json"):
         path = hostile / "checkpoints/step-000001" / name
         path.unlink()
         os.mkfifo(path)
-        refused_by_all(hostile, f"{name}: not a regular file")
+        assert_refused(hostile, f"{name}: not a regular file")
     (hostile / "checkpoints/last").unlink()
     os.mkfifo(hostile / "checkpoints/last")
     assert RunFolder(hostile).pointed("last") is None
 
 
 @pytest.mark.parametrize("text", ["../../outside", "/etc", "step-000001/../../x", "step-9" * 99])
-def test_a_pointer_leads_nowhere_but_to_a_step(hostile, text):
+def test_pointer_to_anything_but_a_step_is_ignored(hostile, text):
     for name in ("last", "best"):
         (hostile / "checkpoints" / name).write_text(text)
         assert RunFolder(hostile).pointed(name) is None
     assert Translator.load(hostile).checkpoint == "step-000001"
 
 
-def test_weights_to_start_from_are_read_as_carefully(tmp_path):
+def test_init_from_never_loads_a_pickle(tmp_path):
     torch.save(Payload(tmp_path / "exploded"), tmp_path / "weights.safetensors")
     with pytest.raises(UserError, match="not a safetensors file"):
         trainer_for(tmp_path / "run", f"training.init_from={tmp_path / 'weights.safetensors'}")
     assert not (tmp_path / "exploded").exists()
 
 
-def test_the_commands_say_it_in_one_line(hostile, tmp_path):
+def test_commands_report_an_invalid_state_in_one_line(hostile, tmp_path):
     write_content(hostile, content_of(hostile) | {"state": {"step": "1"}})
     for command in (
         ("translate.py", "--run", hostile, "Hello"),

@@ -1,4 +1,4 @@
-"""Stopped or killed at any moment, the same command goes on to the same bits."""
+"""A run that is stopped or killed at any moment resumes to the same bits."""
 
 import os
 import random
@@ -40,9 +40,9 @@ COMMAND = ("train.py", "--config", "tiny.yaml", *SETTINGS)
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
-    began = time.monotonic()
+    start = time.monotonic()
     assert run(*COMMAND, folder=folder).code == 0
-    return folder / "runs/tiny", time.monotonic() - began
+    return folder / "runs/tiny", time.monotonic() - start
 
 
 def assert_same(run_path: Path, expected: Path) -> None:
@@ -68,18 +68,18 @@ def test_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, nu
     assert_same(tmp_path / "runs/tiny", uninterrupted[0])
 
 
-def test_run_killed_at_random_moments_ends_with_the_same_bits(uninterrupted, tmp_path):
+def test_run_killed_at_random_moments_resumes_to_the_same_bits(uninterrupted, tmp_path):
     expected, seconds = uninterrupted
-    moments = random.Random(20)
+    delays = random.Random(20)
     killed = 0
     while killed < 5:
         running = Running(*COMMAND, folder=tmp_path)
-        time.sleep(moments.uniform(0, 0.4 * seconds))
+        time.sleep(delays.uniform(0, 0.4 * seconds))
         if running.process.is_alive():
             running.signal(signal.SIGKILL)
             killed += 1
         running.process.join()
-        if running.process.exitcode == 0:  # it got through between two kills: begin another
+        if running.process.exitcode == 0:  # it finished between two kills: start another run
             (tmp_path / "runs/tiny").rename(tmp_path / f"finished-{killed}")
     assert run(*COMMAND, folder=tmp_path).code == 0
     assert_same(tmp_path / "runs/tiny", expected)
@@ -108,7 +108,7 @@ import hashlib
 from minitransformer.training.launcher import StopSignals
 with StopSignals() as stop:
     print("stuck", flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # in C, like a collective
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # in C code, like a collective
 """
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     with process:
@@ -120,11 +120,11 @@ with StopSignals() as stop:
 
 
 def test_signal_before_the_first_step_saves_nothing(tmp_path):
-    class Impatient(Callback):
+    class InterruptAtStart(Callback):
         def on_start(self, trainer):
             os.kill(os.getpid(), signal.SIGINT)
 
-    trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
+    trainer = trainer_for(tmp_path / "run", callbacks=[InterruptAtStart()])
     assert trainer.fit() == 130
     assert not trainer.run_folder.has_started
     assert trainer_for(tmp_path / "run").fit() == 0

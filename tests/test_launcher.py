@@ -1,4 +1,4 @@
-"""The end of one training process, however it comes, ends all of them, and nothing is lost."""
+"""When a training process ends for any reason, all of them end, and the run can be resumed."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from signal import SIGINT, SIGKILL, SIGSEGV, SIGSTOP, raise_signal
 
 import pytest
 
-from tests.faults import PHASES, TRAINING, AtCall, Each, OnRank
+from tests.faults import PHASES, TRAINING, AtCall, Combined, OnRank
 from tests.processes import ROOT, processes_in, wait_until_ended
 from tests.survival import LONGER, Uninterrupted, differences, run_in, start, uninterrupted_in
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 CONTINUES = "the same command continues the run"
 
-# What each of three processes does once all of them are there; without torch, it begins at once.
+# Runs an action in each of three processes once all have started, without importing torch.
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -41,7 +41,7 @@ def main():
         Path(f"pid-{{rank}}").write_text(str(os.getpid()))
         Path(f"here-{{rank}}").touch()
         wait_for("here-*", 3)
-        {deed}
+        {action}
     return 0
 
 sys.exit(run_command(main))
@@ -49,12 +49,12 @@ sys.exit(run_command(main))
 
 
 class Three:
-    """Three processes, of which the first one has started the others."""
+    """Three processes, the first of which starts the other two."""
 
-    def __init__(self, folder: Path, deed: str) -> None:
+    def __init__(self, folder: Path, action: str) -> None:
         self.folder = folder
         path = folder / "script.py"
-        path.write_text(SCRIPT.format(root=str(ROOT), deed=deed))
+        path.write_text(SCRIPT.format(root=str(ROOT), action=action))
         self.process = subprocess.Popen(
             [sys.executable, path], cwd=folder, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
@@ -68,7 +68,7 @@ class Three:
         os.kill(int((self.folder / f"pid-{rank}").read_text()), number)
 
     def end(self) -> tuple[int, str]:
-        """Wait for the end of all; returns the exit code of the first one, and what was said."""
+        """Wait for the end of all; return the first one's exit code and standard error."""
         _, err = self.process.communicate(timeout=30)
         wait_until_ended(self.folder, time.monotonic())
         return self.process.returncode, err
@@ -77,7 +77,7 @@ class Three:
 @pytest.fixture
 def three(tmp_path) -> Iterator[Callable[[str], Three]]:
     yield partial(Three, tmp_path)
-    for process in processes_in(tmp_path):  # of a test that failed
+    for process in processes_in(tmp_path):  # left by a failed test
         os.kill(process, SIGKILL)
 
 
@@ -98,9 +98,9 @@ def test_worker_killed_ends_all_while_another_is_stopped(three):
     assert processes.end()[0] == 1
 
 
-def test_worker_killed_ends_all_while_nobody_reads(three):
+def test_worker_killed_ends_all_while_stderr_is_full(three):
     processes = three("while rank == 0: print('x' * 80, file=sys.stderr)\n        time.sleep(60)")
-    time.sleep(0.5)  # until the pipe is full, and rank 0 waits for its reader
+    time.sleep(0.5)  # until the pipe is full and rank 0 blocks
     processes.send(1, SIGKILL)
     assert processes.process.wait(timeout=30) == 1
     processes.end()
@@ -112,7 +112,7 @@ def test_parent_killed_ends_its_workers(three):
     assert processes.end() == (-SIGKILL, "")
 
 
-def test_workers_end_with_their_parent_and_not_before(three, tmp_path):
+def test_workers_run_until_their_parent_ends(three, tmp_path):
     processes = three("rank or wait_for('go')")
     time.sleep(0.5)
     assert len(processes_in(tmp_path)) == 3
@@ -121,14 +121,14 @@ def test_workers_end_with_their_parent_and_not_before(three, tmp_path):
     assert not (tmp_path / "released").exists()
 
 
-def test_interrupt_reaches_the_parent_alone(three):
+def test_interrupt_is_handled_by_the_parent_only(three):
     processes = three("time.sleep(60)")
     os.killpg(processes.process.pid, SIGINT)
     assert processes.end() == (130, "\ninterrupted\n")
 
 
 @pytest.mark.parametrize(
-    ("deed", "lines"),
+    ("action", "lines"),
     [
         ("raise UserError('of all of them')", ["of all of them"]),
         (
@@ -143,19 +143,19 @@ def test_interrupt_reaches_the_parent_alone(three):
     ],
     ids=["all fail", "one fails", "one ends too early"],
 )  # fmt: skip
-def test_errors_are_reported_once(three, deed, lines):
-    assert three(deed).end() == (1, "".join(f"error: {line}\n" for line in lines))
+def test_errors_are_reported_once(three, action, lines):
+    assert three(action).end() == (1, "".join(f"error: {line}\n" for line in lines))
 
 
-def together(world_size: int) -> tuple[str, ...]:
+def run_changes(world_size: int) -> tuple[str, ...]:
     return (*LONGER, f"training.processes={world_size}")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> dict[int, Uninterrupted]:
+def uninterrupted(tmp_path_factory) -> dict[int, Uninterrupted]:
     return {
         world_size: uninterrupted_in(
-            tmp_path_factory.mktemp(f"whole-{world_size}"), *together(world_size)
+            tmp_path_factory.mktemp(f"uninterrupted-{world_size}"), *run_changes(world_size)
         )
         for world_size in (2, 3)
     }
@@ -172,8 +172,10 @@ def whole(tmp_path_factory) -> dict[int, Uninterrupted]:
     ],
     ids=["rank 0 of 2", "rank 1 of 2", "rank 0 of 3", "rank 1 of 3"],
 )
-def test_kill_at_each_phase_ends_all_and_loses_nothing(whole, tmp_path, world_size, rank, phases):
-    changes = together(world_size)
+def test_kill_at_each_phase_ends_all_and_loses_nothing(
+    uninterrupted, tmp_path, world_size, rank, phases
+):
+    changes = run_changes(world_size)
     for name in phases:
         note = tmp_path / f"killed at {name}"
         running = start(tmp_path, PHASES[name].kill(rank, note), *changes)
@@ -189,19 +191,20 @@ def test_kill_at_each_phase_ends_all_and_loses_nothing(whole, tmp_path, world_si
             assert (result.code, errors) == (1, [line]), name
     result = start(tmp_path, None, *changes).finish()
     assert result.code == 0, result.err
-    assert differences(run_in(tmp_path), whole[world_size].outcome) == []
+    assert differences(run_in(tmp_path), uninterrupted[world_size].outcome) == []
 
 
 @pytest.mark.slow
-def test_stopped_worker_ends_the_run_and_a_long_load_does_not(whole, tmp_path):
-    changes = (*together(2), "training.step_timeout=4")
+def test_stopped_worker_ends_the_run_but_a_slow_load_does_not(uninterrupted, tmp_path):
+    changes = (*run_changes(2), "training.step_timeout=4")
     loading = AtCall(f"{TRAINING}.resume", "prepare_setup", partial(time.sleep, 6))
     step = AtCall(f"{TRAINING}.trainer", "learning_rate", partial(raise_signal, SIGSTOP), at=5)
-    result = start(tmp_path, Each(loading, OnRank(1, step)), *changes).finish()
+    result = start(tmp_path, Combined(loading, OnRank(1, step)), *changes).finish()
     wait_until_ended(tmp_path, time.monotonic())
     assert result.code == 1
     assert result.err.startswith("error: another process of this run is gone or does not answer (")
     assert result.err.endswith(f"); {CONTINUES}\n")
-    assert (run_in(tmp_path) / "checkpoints/last").exists()  # it had loaded, and made some steps
-    assert start(tmp_path, None, *together(2)).finish().code == 0
-    assert set(differences(run_in(tmp_path), whole[2].outcome)) <= {"TensorBoard"}  # has settings
+    assert (run_in(tmp_path) / "checkpoints/last").exists()  # it had loaded and taken some steps
+    assert start(tmp_path, None, *run_changes(2)).finish().code == 0
+    different = set(differences(run_in(tmp_path), uninterrupted[2].outcome))
+    assert different <= {"TensorBoard"}  # which has the settings

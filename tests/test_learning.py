@@ -1,4 +1,4 @@
-"""What the shipped configs learn, through the commands that a user types."""
+"""The shipped configs learn their training pairs and translate most held-out pairs."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def last_rows(run_path: Path) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny_bn", "tiny_rnn"])
-def test_training_pairs_are_reproduced_and_new_combinations_translated(name, request):
+def test_shipped_config_learns_training_and_held_out_pairs(name, request):
     trained = request.getfixturevalue(name)
     assert trained.result.code == 0
     corpus = corpus_of(train="en-bn" if name == "tiny_bn" else "en-es")
@@ -26,22 +26,22 @@ def test_training_pairs_are_reproduced_and_new_combinations_translated(name, req
     translations = translator.translate([pair.source for pair in corpus.train])
     assert [each.text for each in translations] == [pair.target for pair in corpus.train]
     held_out = translator.translate([pair.source for pair in corpus.splits["valid"]])
-    right = [
+    is_exact = [
         each.text == pair.target
         for each, pair in zip(held_out, corpus.splits["valid"], strict=True)
     ]
-    assert mean(right) >= 0.9
+    assert mean(is_exact) >= 0.9
     rows = last_rows(trained.path)
     assert rows["train"]["exact_match"] == 1.0
-    assert rows["valid"]["exact_match"] == pytest.approx(mean(right))
+    assert rows["valid"]["exact_match"] == pytest.approx(mean(is_exact))
 
 
-def test_lets_go_is_vamos_in_five_lines_of_python(tiny):
+def test_translator_translates_english_to_spanish(tiny):
     translator = Translator.load(tiny.path)
     assert translator("Let's go") == "Vamos"
 
 
-def test_i_go_to_school_in_bangla(tiny_bn):
+def test_translator_translates_english_to_bangla(tiny_bn):
     assert Translator.load(str(tiny_bn.path))("I go to school") == "আমি স্কুলে যাই"
 
 
@@ -57,7 +57,7 @@ def test_metrics_have_one_object_per_evaluation_and_split(tiny):
     }  # fmt: skip
     assert all(keys <= row.keys() for row in rows)
     losses = [row["loss"] for row in rows if row["split"] == "train"]
-    assert losses[0] == pytest.approx(4.4, abs=0.6)  # ln 82: nothing is known at the start
+    assert losses[0] == pytest.approx(4.4, abs=0.6)  # ln 82: close to uniform before training
     assert losses[-1] < 0.05
     assert all(row["tokens_per_second"] > 0 for row in rows[2:])
     seconds = [row["seconds"] for row in rows]
@@ -66,7 +66,7 @@ def test_metrics_have_one_object_per_evaluation_and_split(tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["tiny", "tiny-bn", "tiny-rnn"])
-def test_held_out_combinations_are_95_percent_exact_in_the_mean_of_five_seeds(config, tmp_path):
+def test_held_out_exact_match_of_five_seeds_averages_95_percent(config, tmp_path):
     held_out = []
     for seed in range(1, 6):
         path = tmp_path / f"seed-{seed}"

@@ -1,4 +1,4 @@
-"""Ctrl-C while torch is loaded: no traceback, and nothing goes on with half a module."""
+"""Ctrl-C while a command imports torch ends it without a traceback."""
 
 import signal
 import subprocess
@@ -23,11 +23,11 @@ COMMANDS = {
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("library", ["multiarray", "libtorch_cpu", "libtorch_python"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_is_interrupted_while_it_loads_just_ends(name, library, tmp_path):
+def test_ctrl_c_during_imports_ends_the_command_without_traceback(name, library, tmp_path):
     process = subprocess.Popen(
         [sys.executable, *COMMANDS[name], *(["--run", tmp_path / "run"] * (name == "train"))],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
-        # What a shell starts in the background ignores Ctrl-C, and so would this.
+        # A shell starts background jobs with SIGINT ignored, which would be inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     maps = Path(f"/proc/{process.pid}/maps")

@@ -1,4 +1,4 @@
-"""The chunked head and cross-entropy against the formula that it stands for."""
+"""The chunked loss equals the plain formula, with label smoothing and R-Drop."""
 
 import copy
 import math
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitransformer.model import loss as module
+from minitransformer.model import loss as loss_module
 from minitransformer.model.loss import chunked_head_loss, cross_entropy, head_loss
 
 PAD = 0
@@ -27,7 +27,7 @@ def gradients(states, head) -> list[torch.Tensor]:
     return found
 
 
-def test_cross_entropy_is_the_formula_and_ignores_padding():
+def test_cross_entropy_equals_the_formula_and_ignores_padding():
     logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([[1, 2, 3], [4, PAD, PAD]])
     expected = 0.0
@@ -37,15 +37,15 @@ def test_cross_entropy_is_the_formula_and_ignores_padding():
     assert float(cross_entropy(logits, labels, ignore_index=PAD)) == pytest.approx(
         expected, rel=1e-5
     )
-    wild = logits.clone()
-    wild[1, 1:] = 1e4
+    changed = logits.clone()
+    changed[1, 1:] = 1e4
     assert torch.equal(
-        cross_entropy(wild, labels, ignore_index=PAD),
+        cross_entropy(changed, labels, ignore_index=PAD),
         cross_entropy(logits, labels, ignore_index=PAD),
     )
 
 
-def test_label_smoothing_is_the_formula_and_ignores_padding():
+def test_label_smoothing_equals_the_formula_and_ignores_padding():
     logits = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([[1, 2, PAD]])
     smoothing, expected = 0.1, 0.0
@@ -62,12 +62,14 @@ def test_label_smoothing_is_the_formula_and_ignores_padding():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rdrop_alpha", [0.0, 2.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_chunked_equals_plain(monkeypatch, logits_per_chunk, bias, rdrop_alpha, smoothing):
-    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", logits_per_chunk)
+def test_chunked_loss_equals_plain_loss(
+    monkeypatch, logits_per_chunk, bias, rdrop_alpha, smoothing
+):
+    monkeypatch.setitem(loss_module.LOGITS_PER_CHUNK, "cpu", logits_per_chunk)
     states, head, labels = case(rows=46 if rdrop_alpha else 23, bias=bias)
     losses, found = [], []
-    for form in (chunked_head_loss, head_loss):
-        losses.append(form(states, head, labels[:23], smoothing, rdrop_alpha))
+    for compute in (chunked_head_loss, head_loss):
+        losses.append(compute(states, head, labels[:23], smoothing, rdrop_alpha))
         (losses[-1].objective / 7).backward()
         found.append(gradients(states, head))
     chunked, plain = losses
@@ -83,16 +85,16 @@ def test_plain_rdrop_is_two_cross_entropies_and_their_divergence():
     labels = labels[:23]
     one, other = head(states).chunk(2)
     p, q = one.log_softmax(1), other.log_softmax(1)
-    apart = nn.functional.kl_div(p, q, reduction="sum", log_target=True)
-    apart = apart + nn.functional.kl_div(q, p, reduction="sum", log_target=True)
-    expected = sum(cross_entropy(each, labels, 0.1) for each in (one, other)) / 2 + 2.5 * apart / 4
+    kl = nn.functional.kl_div(p, q, reduction="sum", log_target=True)
+    kl = kl + nn.functional.kl_div(q, p, reduction="sum", log_target=True)
+    expected = sum(cross_entropy(each, labels, 0.1) for each in (one, other)) / 2 + 2.5 * kl / 4
     result = head_loss(states, head, labels, 0.1, rdrop_alpha=2.5)
     torch.testing.assert_close(result.objective, expected, rtol=1e-13, atol=0)
     torch.testing.assert_close(result.loss, cross_entropy(one, labels), rtol=1e-13, atol=0)
     assert int(result.num_right) == int((one.argmax(1) == labels).sum())
 
 
-def test_two_passes_far_apart_give_a_finite_gradient_and_none_at_all_gives_zeros():
+def test_rdrop_gradients_of_distant_passes_and_of_no_labels():
     states, head, labels = case(rows=46, dtype=torch.float32)
     with torch.no_grad():
         head.weight.mul_(1000)
@@ -107,13 +109,13 @@ def test_two_passes_far_apart_give_a_finite_gradient_and_none_at_all_gives_zeros
     ).objective.backward()
     for one, exact in zip(found, gradients(exact_states, exact_head), strict=True):
         assert float((one - exact).norm() / exact.norm()) < 1e-4
-    nothing = chunked_head_loss(states[:0], head, labels[:0], 0.1, rdrop_alpha=5.0)
-    nothing.objective.backward()
-    assert float(nothing.objective.detach()) == 0
+    empty = chunked_head_loss(states[:0], head, labels[:0], 0.1, rdrop_alpha=5.0)
+    empty.objective.backward()
+    assert float(empty.objective.detach()) == 0
     assert all(not each.any() for each in gradients(states, head))
 
 
-def test_equal_passes_are_as_consistent_as_can_be():
+def test_rdrop_loss_of_equal_passes_is_the_plain_loss():
     states, head, labels = case()
     twice = torch.cat((states, states))
     one = chunked_head_loss(states, head, labels, 0.1)
@@ -125,7 +127,7 @@ def test_equal_passes_are_as_consistent_as_can_be():
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
-def test_logits_far_apart_give_a_finite_loss_and_gradient():
+def test_extreme_logits_give_a_finite_loss_and_gradient():
     states, head, labels = case(dtype=torch.float32)
     with torch.no_grad():
         head.weight.mul_(1000)
@@ -138,7 +140,7 @@ def test_logits_far_apart_give_a_finite_loss_and_gradient():
     assert states.grad.isfinite().all()
 
 
-def test_no_labels_give_no_loss_and_a_gradient_of_zeros():
+def test_no_labels_give_zero_loss_and_gradient():
     states, head, labels = case(rows=0)
     result = chunked_head_loss(states, head, labels, 0.1)
     result.objective.backward()
@@ -151,7 +153,7 @@ def test_no_labels_give_no_loss_and_a_gradient_of_zeros():
 
 
 @pytest.mark.parametrize("frozen", ["states", "weight", "bias"])
-def test_what_is_frozen_changes_nothing_for_the_others(frozen):
+def test_frozen_parameters_do_not_change_other_gradients(frozen):
     states, head, labels = case()
     parts = {"states": states, "weight": head.weight, "bias": head.bias}
     parts.pop(frozen).requires_grad_(False)
@@ -162,7 +164,7 @@ def test_what_is_frozen_changes_nothing_for_the_others(frozen):
     torch.testing.assert_close(fast, formula, rtol=1e-12, atol=1e-13)
 
 
-def test_a_loss_near_zero_keeps_its_digits():
+def test_loss_near_zero_is_accurate():
     head = nn.Linear(1, 3, bias=False)
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[20.0], [9.0], [8.0]]))
@@ -171,8 +173,8 @@ def test_a_loss_near_zero_keeps_its_digits():
     assert float(result.loss) == pytest.approx(exact, rel=0.01)
 
 
-def test_no_tensor_of_all_logits_is_made(monkeypatch):
-    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 31 * 5)
+def test_chunked_loss_never_makes_a_tensor_of_all_logits(monkeypatch):
+    monkeypatch.setitem(loss_module.LOGITS_PER_CHUNK, "cpu", 31 * 5)
     states, head, labels = case()
     with torch.profiler.profile(record_shapes=True) as profile:
         chunked_head_loss(states, head, labels, 0.1).objective.backward()

@@ -1,4 +1,4 @@
-"""The property tests with many more examples than a usual run of the tests has."""
+"""The property tests pass with many more examples than in a usual run."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Facts that hold for a model of every kind and shape."""
+"""Properties of every kind of model: causality, padding, caching, initialization, gradients."""
 
 import pytest
 import torch
@@ -21,16 +21,16 @@ def test_future_tokens_never_change_earlier_logits(name):
     model = build(VARIANTS[name])
     source, target = ids(2, 5), ids(2, 6, seed=2)
     before = model(source, target)
-    for place in range(1, 6):
+    for position in range(1, 6):
         changed = target.clone()
-        changed[:, place] = changed[:, place] % (TARGET_VOCAB - 1) + 1
+        changed[:, position] = changed[:, position] % (TARGET_VOCAB - 1) + 1
         after = model(source, changed)
-        assert torch.equal(before[:, :place], after[:, :place])
-        assert not torch.allclose(before[:, place], after[:, place])
+        assert torch.equal(before[:, :position], after[:, :position])
+        assert not torch.allclose(before[:, position], after[:, position])
 
 
 @every_variant
-def test_padding_and_neighbours_change_nothing(name):
+def test_padding_and_other_rows_do_not_change_the_logits(name):
     model = build(VARIANTS[name]).double()
     source, target = ids(1, 4), ids(1, 3, seed=2)
     alone = model(source, target)
@@ -38,19 +38,21 @@ def test_padding_and_neighbours_change_nothing(name):
     padded_target = torch.full((3, 7), PAD_ID)
     padded_source[0, :4], padded_target[0, :3] = source[0], target[0]
     padded_source[1:], padded_target[1:] = ids(2, 9, seed=3), ids(2, 7, seed=4)
-    together = model(padded_source, padded_target)
-    torch.testing.assert_close(together[:1, :3], alone, atol=1e-12, rtol=0)
+    batched = model(padded_source, padded_target)
+    torch.testing.assert_close(batched[:1, :3], alone, atol=1e-12, rtol=0)
 
 
 @every_variant
-def test_cached_equals_teacher_forced(name):
+def test_cached_decoding_equals_teacher_forcing(name):
     model = build(VARIANTS[name]).double()
     source, target = ids(3, 5), ids(3, 6, seed=2)
     source[0, 3:] = PAD_ID
     forced = model(source, target).log_softmax(-1)
     memory = model.encode(source)
     cache = model.new_cache(memory)
-    one_by_one = [model.decode(target[:, place : place + 1], memory, cache) for place in range(6)]
+    one_by_one = [
+        model.decode(target[:, position : position + 1], memory, cache) for position in range(6)
+    ]
     stepped = torch.cat(one_by_one, dim=1).log_softmax(-1)
     torch.testing.assert_close(stepped, forced, atol=1e-12, rtol=0)
     cache = model.new_cache(memory)
@@ -61,7 +63,7 @@ def test_cached_equals_teacher_forced(name):
 
 
 @every_variant
-def test_a_cache_can_drop_repeat_and_reorder_its_rows(name):
+def test_cache_select_drops_repeats_and_reorders_rows(name):
     model = build(VARIANTS[name])
     source, target = ids(3, 5), ids(3, 4, seed=2)
     rows = torch.tensor([2, 0, 2])
@@ -74,7 +76,7 @@ def test_a_cache_can_drop_repeat_and_reorder_its_rows(name):
 
 
 @every_variant
-def test_a_memory_can_drop_repeat_and_reorder_its_rows(name):
+def test_memory_select_drops_repeats_and_reorders_rows(name):
     model = build(VARIANTS[name])
     source, target = ids(3, 5), ids(3, 4, seed=2)
     source[2, 3:] = PAD_ID
@@ -103,14 +105,14 @@ def test_attention_rows_sum_to_one_and_are_zero_on_padding(name):
 
 
 def num_attentions(config: ModelConfig) -> int:
-    """A Transformer's layers have one or two each; a recurrent model has one in all, or none."""
+    """Return the number of attentions; a recurrent model has at most one."""
     if config.kind == "transformer":
         return config.num_encoder_layers + 2 * config.num_decoder_layers
     return int(config.attention != "none")
 
 
 @every_variant
-def test_a_single_token_and_an_unknown_token_stay_finite_forward_and_backward(name):
+def test_single_token_has_finite_logits_and_gradients(name):
     model = build(VARIANTS[name])
     logits = model(torch.tensor([[1], [1]]), torch.tensor([[3], [3]]))
     logits.sum().backward()
@@ -119,52 +121,56 @@ def test_a_single_token_and_an_unknown_token_stay_finite_forward_and_backward(na
 
 
 @every_variant
-def test_a_model_on_the_meta_device_has_the_same_shapes_and_no_values(name):
+def test_meta_device_model_has_the_same_shapes(name):
     model = build(VARIANTS[name])
     shapes = {key: each.shape for key, each in model.named_parameters()}
     assert shapes == {key: each.shape for key, each in on_meta(model, VARIANTS[name])}
 
 
 def on_meta(model: EncoderDecoder, config: ModelConfig) -> list[tuple[str, nn.Parameter]]:
-    """The parameters of a model that takes no memory."""
+    """Build a model on the meta device and return its parameters."""
     with torch.device("meta"):
         sizes = len(model.encoder.embedding.weight), TARGET_VOCAB
-        shell = build_model(config, *sizes, PAD_ID, initialize=False)
-    assert all(buffer.is_meta for buffer in shell.buffers())
-    parameters = list(shell.named_parameters())
+        meta_model = build_model(config, *sizes, PAD_ID, initialize=False)
+    assert all(buffer.is_meta for buffer in meta_model.buffers())
+    parameters = list(meta_model.named_parameters())
     assert all(each.is_meta for _, each in parameters)
     return parameters
 
 
-@pytest.mark.parametrize(("name", "source_too"), [("shared-target", False), ("shared-all", True),
-                                                  ("lstm-both-ways", True)])  # fmt: skip
-def test_shared_embeddings_are_one_tensor_that_gathers_all_gradients(name, source_too):
+@pytest.mark.parametrize(
+    ("name", "shares_source"),
+    [("shared-target", False), ("shared-all", True), ("lstm-bidirectional", True)],
+)
+def test_tied_embeddings_are_one_tensor_with_all_gradients(name, shares_source):
     model = build(VARIANTS[name])
     assert model.head.weight is model.decoder.embedding.weight
-    assert (model.encoder.embedding.weight is model.head.weight) is source_too
+    assert (model.encoder.embedding.weight is model.head.weight) is shares_source
     model(ids(1, 4), ids(1, 3, seed=2)).sum().backward()
-    assert model.head.weight.grad.ne(0).any(dim=1).all()  # the head reads every row of it
+    assert model.head.weight.grad.ne(0).any(dim=1).all()  # the head gives every row a gradient
 
 
 @pytest.mark.parametrize("kind", ["transformer", "recurrent"])
-def test_the_embeddings_start_with_the_spread_that_the_config_names(kind):
+def test_embeddings_are_initialized_with_embedding_std(kind):
     torch.manual_seed(0)
     for std in (0.1, 1.0):
         model = build_model(ModelConfig(kind=kind, embedding_std=std, d_model=64), 500, 500, PAD_ID)
         for side in (model.encoder, model.decoder):
-            spread = side.embedding.weight.detach().std()
-            assert float(spread) == pytest.approx(std, rel=0.05)
+            measured = side.embedding.weight.detach().std()
+            assert float(measured) == pytest.approx(std, rel=0.05)
 
 
 @pytest.mark.parametrize(
-    "name", ["seed", "learned", "shared-target", "shared-all", "gru-both-ways", "lstm-both-ways"]
-)
+    "name",
+    ["minimal", "learned", "shared-target", "shared-all", "gru-bidirectional",
+     "lstm-bidirectional"],
+)  # fmt: skip
 def test_init_weights_draws_layers_then_embeddings_then_the_head(name):
     config = VARIANTS[name]
     torch.manual_seed(3)
     model = build_model(config, TARGET_VOCAB, TARGET_VOCAB, PAD_ID)
     torch.manual_seed(3)
-    twins = [
+    linears = [
         (module, nn.Linear(module.in_features, module.out_features, module.bias is not None))
         for stack in (model.encoder, model.decoder)
         for module in stack.modules()
@@ -176,41 +182,43 @@ def test_init_weights_draws_layers_then_embeddings_then_the_head(name):
         for table in stack.embedding.parameters()
     ]
     head = nn.Linear(model.head.in_features, TARGET_VOCAB, config.head_bias)
-    # Of a tied table, the target's numbers stay.
+    # A tied table keeps the numbers drawn for the target.
     by_table = {id(table): expected for table, expected in tables}
-    twins.append((model.head, head))
-    for module, twin in twins:
-        assert torch.equal(module.weight, by_table.get(id(module.weight), twin.weight))
-        assert module.bias is None or torch.equal(module.bias, twin.bias)
+    linears.append((model.head, head))
+    for module, drawn in linears:
+        assert torch.equal(module.weight, by_table.get(id(module.weight), drawn.weight))
+        assert module.bias is None or torch.equal(module.bias, drawn.bias)
     assert all(torch.equal(table, by_table[id(table)]) for table, _ in tables)
 
 
 @every_variant
-def test_gradients_reach_earlier_tokens_and_the_encoder_through_a_cache(name):
+def test_cached_decoding_has_the_same_gradients(name):
     model = build(VARIANTS[name]).double()
     source, target = ids(2, 5), ids(2, 4, seed=2)
     memory = model.encode(source)
     cache = model.new_cache(memory)
-    steps = [model.decode(target[:, place : place + 1], memory, cache) for place in range(4)]
+    steps = [
+        model.decode(target[:, position : position + 1], memory, cache) for position in range(4)
+    ]
     parts, whole = (
         torch.autograd.grad(logits[:, -1].square().sum(), list(model.parameters()))
         for logits in (torch.cat(steps, dim=1), model(source, target))
     )
     torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-9)
     named = dict(zip(dict(model.named_parameters()), whole, strict=True))
-    if VARIANTS[name].tie_embeddings == "none":  # or else the head's gradient is in every row
+    if VARIANTS[name].tie_embeddings == "none":  # else each row also has the head's gradient
         for side, tokens in (("encoder", source), ("decoder", target)):
             assert named[f"{side}.embedding.weight"][tokens.unique()].ne(0).any(dim=1).all()
 
 
-EITHER = st.booleans()
-OF_BOTH = {
-    "d_model": st.sampled_from([4, 8]), "output_projection": EITHER, "scale_scores": EITHER,
-    "bias": EITHER, "head_bias": EITHER, "scale_embeddings": EITHER, "embedding_std": st.just(1.0),
+BOOL = st.booleans()
+COMMON = {
+    "d_model": st.sampled_from([4, 8]), "output_projection": BOOL, "scale_scores": BOOL,
+    "bias": BOOL, "head_bias": BOOL, "scale_embeddings": BOOL, "embedding_std": st.just(1.0),
     "max_length": st.just(16), "tie_embeddings": st.sampled_from(["none", "target", "all"]),
 }  # fmt: skip
 any_transformer = st.builds(
-    ModelConfig, **OF_BOTH,
+    ModelConfig, **COMMON,
     num_heads=st.sampled_from([1, 2]), d_ff=st.sampled_from([0, 5]),
     num_encoder_layers=st.integers(1, 2), num_decoder_layers=st.integers(1, 2),
     norm=st.sampled_from(["none", "pre", "post"]), activation=st.sampled_from(["relu", "gelu"]),
@@ -218,8 +226,8 @@ any_transformer = st.builds(
 )  # fmt: skip
 any_recurrent = st.integers(1, 2).flatmap(
     lambda layers: st.builds(
-        ModelConfig, **OF_BOTH,
-        kind=st.just("recurrent"), cell=st.sampled_from(["gru", "lstm"]), bidirectional=EITHER,
+        ModelConfig, **COMMON,
+        kind=st.just("recurrent"), cell=st.sampled_from(["gru", "lstm"]), bidirectional=BOOL,
         num_encoder_layers=st.just(layers), num_decoder_layers=st.just(layers),
         attention=st.sampled_from(["none", "dot", "multiplicative"]),
         positional_encoding=st.sampled_from(["sinusoidal", "learned", "none"]),
@@ -229,7 +237,7 @@ any_recurrent = st.integers(1, 2).flatmap(
 
 @settings(max_examples=settings().max_examples // 2)
 @given(any_transformer | any_recurrent)
-def test_whatever_a_config_may_ask_for_is_built_counted_causal_and_cached(shape):
+def test_any_valid_config_gives_a_causal_model_with_a_correct_cache(shape):
     config = Config(
         data=DataConfig(train="en-es"), tokenizer=TokenizerConfig(joint=True), model=shape
     )

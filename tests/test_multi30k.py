@@ -1,4 +1,4 @@
-"""What makes a score of Multi30k comparable with published ones."""
+"""Multi30k is scored as in the literature."""
 
 import os
 from pathlib import Path
@@ -10,10 +10,10 @@ from minitransformer.data.readers import text_lines
 from minitransformer.metrics import bleu
 from tests.processes import ROOT
 
-PLACE = os.environ.get("MULTI30K_TOK_TEST", "")  # German alone, or after English and a tab
+TEST_FILE = os.environ.get("MULTI30K_TOK_TEST", "")  # German, or English, a tab and German
 
 
-def test_tokenized_captions_are_scored_as_they_stand():
+def test_multi30k_bleu_does_not_tokenize_the_captions():
     config = load_config(ROOT / "configs" / "multi30k-tok.yaml")
     score = bleu(["ein hund ."], [["ein hund läuft ."]], config.evaluation.bleu_tokenizer)
     assert score.signature.startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|")
@@ -21,11 +21,11 @@ def test_tokenized_captions_are_scored_as_they_stand():
 
 
 @pytest.mark.skipif(
-    not PLACE, reason="MULTI30K_TOK_TEST names no file of Multi30k's tokenized test of 2016"
+    not TEST_FILE, reason="MULTI30K_TOK_TEST does not name Multi30k's tokenized test set of 2016"
 )
-def test_the_references_of_2016_have_12103_words():
+def test_multi30k_references_of_2016_have_12103_words():
     tokenizer = load_config(ROOT / "configs" / "multi30k-tok.yaml").evaluation.bleu_tokenizer
-    references = [line.split("\t")[-1] for line in text_lines(Path(PLACE))]
+    references = [line.split("\t")[-1] for line in text_lines(Path(TEST_FILE))]
     assert len(references) == 1000
     score = bleu(references, [[text] for text in references], tokenizer)
     assert "ref_len = 12103" in score.details

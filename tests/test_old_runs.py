@@ -1,4 +1,4 @@
-"""A run that an earlier version trained still loads, translates, trains on and is scored."""
+"""Runs of earlier versions can be loaded, translated with, resumed and evaluated."""
 
 import json
 import re
@@ -28,7 +28,7 @@ OLD_RUNS = [
 
 
 def log_probabilities(translator: Translator, source: str, target: str) -> list[float]:
-    """Of each label, when every earlier token is given."""
+    """Return the log probability of each target token under teacher forcing."""
     ids = EncodedPair(
         translator.tokenizer.encode_source(source).ids,
         translator.tokenizer.encode_target(target).ids,
@@ -42,11 +42,11 @@ def log_probabilities(translator: Translator, source: str, target: str) -> list[
     return [float(row[label]) for row, label in zip(found, ids.target, strict=True)]
 
 
-def copied(folder: Path, name: str, target: Path) -> Path:
+def copy_run(folder: Path, name: str, target: Path) -> Path:
     return shutil.copytree(folder / name, target / name)
 
 
-def test_every_format_has_a_run_that_is_kept():
+def test_every_run_format_has_fixtures():
     assert [folder.name for folder in FIXTURES] == ["run-format-1", "run-format-2"]
     for folder in FIXTURES:
         assert {path.parent.name for path in folder.glob("*/config.yaml")} == set(NAMES)
@@ -56,7 +56,7 @@ def test_every_format_has_a_run_that_is_kept():
 
 
 @pytest.mark.parametrize(("folder", "name"), OLD_RUNS)
-def test_an_old_run_translates_as_it_did(folder, name):
+def test_old_run_translates_as_recorded(folder, name):
     expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[name]
     assert len(expected) == 2
     for step, sentences in expected.items():
@@ -69,7 +69,7 @@ def test_an_old_run_translates_as_it_did(folder, name):
             assert values == pytest.approx(each["log_probabilities"], rel=0, abs=1e-5)
 
 
-def test_settings_that_came_later_may_be_missing_from_a_run(tmp_path):
+def test_settings_of_later_versions_may_be_missing(tmp_path):
     trainer = trainer_for(tmp_path / "run")
     trainer.step()
     trainer.save()
@@ -89,8 +89,8 @@ def test_settings_that_came_later_may_be_missing_from_a_run(tmp_path):
 
 
 @pytest.mark.parametrize(("folder", "name"), OLD_RUNS)
-def test_an_old_run_is_trained_on_and_scored_by_the_commands_of_today(folder, name, tmp_path):
-    old = copied(folder, name, tmp_path)
+def test_old_run_is_resumed_and_evaluated_by_the_commands(folder, name, tmp_path):
+    old = copy_run(folder, name, tmp_path)
     before = max(RunFolder(old).steps())
     rows = (old / "metrics.jsonl").read_bytes()
     settings = ["--set", f"training.steps={before + 5}"]
@@ -129,8 +129,8 @@ def edit(path: Path, old: str, new: str) -> None:
          "'model.attention_output' and 'model.output_projection' are one setting, given twice"),
     ],
 )  # fmt: skip
-def test_a_changed_setting_of_an_old_run_is_refused(name, old, new, message, tmp_path):
-    run = copied(ROOT / "tests/fixtures/run-format-1", name, tmp_path)
+def test_changed_setting_of_an_old_run_is_refused(name, old, new, message, tmp_path):
+    run = copy_run(ROOT / "tests/fixtures/run-format-1", name, tmp_path)
     edit(run / "config.yaml", old, new)
     with pytest.raises(CheckpointError, match=re.escape(message)):
         Translator.load(run)

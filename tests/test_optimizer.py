@@ -1,4 +1,4 @@
-"""The optimizer is torch's, without what torch's class imports; the learning-rate schedule."""
+"""AdamW equals torch's without its imports; the learning rate follows its schedule."""
 
 import math
 import subprocess

@@ -1,4 +1,4 @@
-"""The page: every number of a walk-through in one file that needs no network."""
+"""The HTML page has every number of a walk-through in one file and needs no network."""
 
 import base64
 import io
@@ -111,7 +111,7 @@ def test_page_gates_follow_from_their_inputs(shape, walks):
     data, floats = read_page(page_html({"": [walks[shape]]}, 3))
     [[walk]] = data["walks"]
     passes = [walk["encoder"], *(step["stages"] for step in walk["steps"])]
-    read = 0
+    num_checked = 0
     for stages in passes:
         assert len({stage["anchor"] for stage in stages}) == len(stages)
         for stage in stages:
@@ -127,8 +127,8 @@ def test_page_gates_follow_from_their_inputs(shape, walks):
             expected = numbers_of(stage[gate], floats)
             found = 1 / (1 + np.exp(-sums[:, : expected.shape[1]]))
             assert np.abs(found - expected).max() < 1e-5, stage["anchor"]
-            read += 1
-    assert read >= len(passes)
+            num_checked += 1
+    assert num_checked >= len(passes)
 
 
 def test_page_stores_equal_tensors_once(walks):
@@ -137,11 +137,11 @@ def test_page_stores_equal_tensors_once(walks):
     assert first["block_input"] == embedded["output"]
     assert recurrence["block_input"] == first["state"]
     for number, step in enumerate(walk["steps"], start=1):
-        _, _, state, cross, joined, narrow = step["stages"]
+        _, _, state, cross, joined, projected = step["stages"]
         assert joined["second"] == state["state"]
         assert joined["first"][0] == cross["context"][0]
-        assert narrow["joined"] == joined["output"]
-        assert step["head"]["state"][0] == narrow["output"][0]
+        assert projected["joined"] == joined["output"]
+        assert step["head"]["state"][0] == projected["output"][0]
         assert cross["memory"] == recurrence["state"]
         if number > 1:
             assert state["before"] == walk["steps"][number - 2]["stages"][2]["state"]
@@ -158,8 +158,8 @@ def test_page_has_the_mask_of_a_hidden_word(tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "name"),
-    [("tiny", "the latest embedding"), ("gru-both-ways", "[context ; s]"), ("lstm", "the output"),
-     ("gru-none", "the state")],
+    [("tiny", "the latest embedding"), ("gru-bidirectional", "[context ; s]"),
+     ("lstm", "the output"), ("gru-none", "the state")],
 )  # fmt: skip
 def test_page_names_the_input_of_the_head(shape, name, walks):
     [[walk]] = read_page(page_html({"": [walks[shape]]}, 3))[0]["walks"]
@@ -269,7 +269,7 @@ def test_page_command_writes_checkpoints(tiny_bn, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["--checkpoint", "all", "Go"], "--checkpoint all goes with --walkthrough FILE.html"),
         (["--walkthrough", "a.json", "--checkpoint", "all", "Go"], "--checkpoint all goes with"),
@@ -279,10 +279,10 @@ def test_page_command_writes_checkpoints(tiny_bn, tmp_path):
         (["--walkthrough", "a.html", "--full", "Go"], "--full is for the terminal"),
     ],
 )
-def test_page_command_refuses_bad_options(tiny_bn, tmp_path, arguments, complaint):
+def test_page_command_refuses_bad_options(tiny_bn, tmp_path, arguments, message):
     result = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
     assert result.code == 2
-    assert complaint in result.err.splitlines()[-1]
+    assert message in result.err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The page in a real browser: every number and sum compared with the JSON; navigation."""
+"""The page in a browser shows the numbers and sums of the JSON, and can be navigated."""
 
 import json
 import math
@@ -26,7 +26,7 @@ DIGITS = 6
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, tiny_bn):
-    """A page with two sentences and two checkpoints, and one for every shape of model."""
+    """Write a page with two sentences and two checkpoints, and one for every shape of model."""
     folder = tmp_path_factory.mktemp("pages")
     translator = Translator.load(tiny_bn.path)
     earlier = Translator.load(tiny_bn.path, checkpoint=525)
@@ -51,14 +51,14 @@ def pages(tmp_path_factory, tiny_bn):
 @pytest.fixture
 def open_page(pages, browser):  # noqa: F811
     """Open a page; any console message or network request fails the test."""
-    complaints, opened = [], []
+    problems, opened = [], []
 
     def opener(name: str, address: str = "", width: int = 1280, height: int = 900, **options):
         page = browser.new_page(viewport={"width": width, "height": height}, **options)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: request.url.startswith(("file:", "data:"))
-                or complaints.append(request.url))  # fmt: skip
+                or problems.append(request.url))  # fmt: skip
         page.goto(f"file://{pages[0]}/{name}.html{address}")
         page.locator("main h2").wait_for()
         opened.append(page)
@@ -67,7 +67,7 @@ def open_page(pages, browser):  # noqa: F811
     yield opener
     for page in opened:
         page.close()
-    assert complaints == []
+    assert problems == []
 
 
 def matrix_texts(page, name: str) -> list[list[str]]:
@@ -104,8 +104,8 @@ def test_browser_links_to_a_step(open_page):
     assert page.locator("#map a[aria-current]").inner_text() == "Cross-attention"
     other = open_page("bangla", page.url[page.url.index("#") :])
     assert other.locator("main").inner_text() == page.locator("main").inner_text()
-    wild = open_page("bangla", "#step=99&at=nowhere&sentence=x&checkpoint=-3&head=7")
-    assert wild.locator("main h2").inner_text().startswith("Step 4")
+    invalid = open_page("bangla", "#step=99&at=nowhere&sentence=x&checkpoint=-3&head=7")
+    assert invalid.locator("main h2").inner_text().startswith("Step 4")
 
 
 def test_browser_next_goes_through_all_stages(open_page):
@@ -145,7 +145,7 @@ def test_browser_draws_bangla_with_the_embedded_font(open_page):
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("address", ["#step=0&at=embedding", "#step=2&at=cross", "#step=3&at=head"])
-@pytest.mark.parametrize("name", ["bangla", "pre-norm", "gru-both-ways"])
+@pytest.mark.parametrize("name", ["bangla", "pre-norm", "gru-bidirectional"])
 def test_browser_page_fits_its_width(open_page, name, address, width):
     page = open_page(name, address, width=width, height=800)
     cell = page.locator("table.grid tbody td").first
@@ -155,7 +155,7 @@ def test_browser_page_fits_its_width(open_page, name, address, width):
 
 
 def flat_keys(steps: list[dict], path: str, name: str) -> np.ndarray:
-    """Return the last keys or values of an attention that the JSON has."""
+    """Return the last keys or values of an attention in the JSON."""
     values = [stage[name] for step in steps for stage in step["stages"] if stage["path"] == path]
     return np.array([each for each in values if each is not None][-1])
 
@@ -175,7 +175,7 @@ PARTS = {
 
 
 def expected_matrices(walk: dict, step: int, stage: dict, head: int) -> dict[str, np.ndarray]:
-    """Return the matrices that the page must show of a stage, by name."""
+    """Return the matrices that the page must show for a stage, by name."""
     if stage["kind"] in PARTS:
         parts = PARTS[stage["kind"]].items()
         if stage.get("positions", 1) is None:
@@ -249,7 +249,7 @@ def test_browser_numbers_and_sums_are_those_of_the_json(open_page, pages, shape)
 
 
 def check_sum(page, number: float) -> int:
-    """Check the panel's number, and that its displayed terms add up; return how many sums."""
+    """Check the panel's number and that its displayed terms add up; return the number of sums."""
     panel = page.locator("#sum")
     result = panel.locator(".result")
     assert float(result.get_attribute("data-value")) == pytest.approx(number, rel=1e-6, abs=1e-9)
@@ -341,14 +341,14 @@ def test_browser_explains_every_number_of_a_recurrent_model(open_page, shape):
         page.locator("button.next").click()
     assert num_cells > 600
     expected = {"σ", "tanh", "sum", "elsewhere"}
-    expected |= {"share"} if shape in ("gru", "gru-both-ways", "lstm") else set()
+    expected |= {"share"} if shape in ("gru", "gru-bidirectional", "lstm") else set()
     assert forms == expected | ({"o × tanh(c)"} if "lstm" in shape else set())
 
 
 def test_browser_names_the_initial_state_of_the_decoder(open_page, pages):
-    [walk] = pages[1]["gru-both-ways"]["walkthroughs"]
+    [walk] = pages[1]["gru-bidirectional"]["walkthroughs"]
     states = {stage["path"]: stage.get("state") for stage in walk["encoder"]}
-    page = open_page("gru-both-ways", "#step=1&at=rnn.1")
+    page = open_page("gru-bidirectional", "#step=1&at=rnn.1")
     cells = page.locator("[data-matrix='state before'] tbody td")
     for column, direction, word, last in (
         (3, "forward_rnn", "home", -1),
@@ -409,7 +409,7 @@ def test_browser_selects_cells_with_the_keyboard(open_page):
     assert chosen.locator("xpath=../preceding-sibling::tr[td]").count() == 1
     assert float(chosen.inner_text()) > 0.9  # আমি is followed by স্কুলে
     assert "Weight of “school” for “আমি”" in page.locator("#sum").inner_text()
-    page.keyboard.press("ArrowRight")  # the last column: it stays, and no step is taken
+    page.keyboard.press("ArrowRight")  # at the last column, neither the cell nor the step changes
     assert "step 2 of 4" in page.locator("#steps output").inner_text()
 
 
@@ -466,11 +466,11 @@ def test_browser_keeps_the_focus(open_page):
     page.locator("#map a.cross").first.press("Enter")
     page.locator("main h2", has_text="Step 1: Cross-attention, layer 0").wait_for()
     assert focused() == "Cross-attention"
-    page.get_by_role("button", name="← step").press("Enter")  # to the encoder, where it ends
+    page.get_by_role("button", name="← step").press("Enter")  # to the encoder, which is the first
     assert page.evaluate("document.activeElement.type") == "range"
     page.get_by_role("button", name="step →").press("Enter")
     assert focused() == "step →"
-    page.locator("button.next").press("Enter")  # what comes next is read from its beginning
+    page.locator("button.next").press("Enter")  # the heading of the next stage gets the focus
     assert focused() == "Step 1: Add cross-attention, layer 0"
     assert page.locator("main h2").bounding_box()["y"] > page.locator(".top").bounding_box()["y"]
 
@@ -582,7 +582,7 @@ def test_browser_page_of_a_large_model_has_no_matrices(browser, tmp_path):  # no
 @pytest.fixture(scope="module")
 def axe():
     if not AXE.is_file():
-        pytest.skip("axe-core is not there: npm install axe-core, or name it with AXE_CORE")
+        pytest.skip("axe-core is missing: npm install axe-core, or set AXE_CORE to its path")
     return AXE.read_text(encoding="utf-8")
 
 

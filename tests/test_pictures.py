@@ -1,4 +1,4 @@
-"""Attention maps: the right words at the right cells, in any script."""
+"""Attention maps have the right words at the right cells, in any script."""
 
 import argparse
 import io
@@ -86,7 +86,7 @@ def pixels(png: bytes) -> np.ndarray:
 
 
 def ink_of(text: str, size: float) -> tuple[np.ndarray, int]:
-    """Return how much each pixel is covered by a text, and the rows below its base line."""
+    """Return how much a text covers each pixel, and the number of rows below its baseline."""
     glyphs, descent = text_bitmap(text, size)
     return np.asarray(glyphs), descent
 
@@ -263,7 +263,7 @@ def test_attention_picture_of_some_rows_keeps_the_layout():
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"queries": ["<EOS>"]}, "words for"),
         ({"keys": ["a", "b", "c"]}, "words for"),
@@ -276,11 +276,11 @@ def test_attention_picture_of_some_rows_keeps_the_layout():
         ({"weights": torch.tensor([[[torch.nan, 0.0], [0.5, 0.5]]])}, "sum to 1"),
     ],
 )
-def test_attention_view_rejects_inconsistent_fields(changes, complaint):
+def test_attention_view_rejects_inconsistent_fields(changes, message):
     right = masked_view(["<EOS>", "a"], ["a", "b"])
     fields = {name: getattr(right, name) for name in right.__dataclass_fields__}
     assert AttentionView(**fields)
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(ValueError, match=message):
         AttentionView(**{**fields, **changes})
 
 
@@ -341,7 +341,8 @@ def test_words_without_a_font_are_numbered_with_a_legend(only_shipped_fonts):
 
 def test_fonts_fall_back_on_the_system(monkeypatch):
     dejavu, siliguri = shipped_fonts()
-    monkeypatch.setattr(heatmaps, "findSystemFonts", lambda: [__file__, siliguri])  # one is no font
+    # The first of these is not a font.
+    monkeypatch.setattr(heatmaps, "findSystemFonts", lambda: [__file__, siliguri])
     heatmaps.system_fonts.cache_clear()
     found = Fonts([dejavu])
     assert found.missing("আমি go") == []
@@ -352,7 +353,7 @@ def test_fonts_fall_back_on_the_system(monkeypatch):
 
 
 def test_only_invisible_characters_may_lack_a_glyph():
-    """Every format character and space of Unicode, drawn: no box, and no warning for one."""
+    """Draw every format character and space of Unicode without a box or a warning."""
     kinds = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Z}]")
     letters = kinds.findall("".join(map(chr, range(sys.maxunicode))))
     drawable = [letter for letter in letters if not heatmaps.fonts().missing(letter)]
@@ -380,8 +381,8 @@ def test_sentence_picture_has_every_attention_of_every_layer(tmp_path):
     titles = [text.text for text in texts(picture) if "layer" in text.text]
     assert sorted(titles) == sorted(
         [f"self-attention, encoder layer {n}" for n in range(3)]
-        + [f"{look}, decoder layer {n}" for n in range(2)
-           for look in ("masked self-attention", "cross-attention")]
+        + [f"{kind}, decoder layer {n}" for n in range(2)
+           for kind in ("masked self-attention", "cross-attention")]
     )  # fmt: skip
     assert len(grids(picture)) == 7 * 3
 
@@ -434,7 +435,7 @@ def test_attention_option_draws_and_translates(tiny_bn, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "message"),
     [
         (["--attention", "maps.jpg", "Go"], 2, "the file must end in .png or .svg"),
         (["--attention", "I go to school"], 2, "the file must end in .png or .svg"),
@@ -446,11 +447,11 @@ def test_attention_option_draws_and_translates(tiny_bn, tmp_path):
         (["--attention", "folder.png", "I go home"], 2, "a folder, not a file"),
     ],
 )
-def test_attention_option_refuses_in_one_line(tiny_bn, tmp_path, arguments, code, complaint):
+def test_attention_option_refuses_in_one_line(tiny_bn, tmp_path, arguments, code, message):
     (tmp_path / "folder.png").mkdir()
     result = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
     assert result.code == code
-    assert complaint in result.err.splitlines()[-1]
+    assert message in result.err.splitlines()[-1]
 
 
 def test_sentence_picture_numbers_a_word_alike_everywhere(only_shipped_fonts):

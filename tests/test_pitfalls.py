@@ -1,4 +1,4 @@
-"""The pitfall lab: each mistake has its effect, and a check finds it before the first step."""
+"""Each pitfall has its effect on training, and a check finds it before the first step."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.processes import ROOT
 
 
 @pytest.fixture(autouse=True)
-def same_threads_afterwards():
+def restore_num_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -104,7 +104,7 @@ def test_break_prints_cause_effect_and_the_check_that_finds_it(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "complaint"),
+    ("name", "changes", "message"),
     [
         ("causal", [], "a recurrent decoder has no causal mask"),
         ("positions", [], "a recurrent encoder depends on word order without positions"),
@@ -112,12 +112,12 @@ def test_break_prints_cause_effect_and_the_check_that_finds_it(tmp_path, monkeyp
         ("softmax", ["--set", "model.attention=none"], "this model has no attention"),
     ],
 )
-def test_break_refuses_a_pitfall_that_the_model_cannot_have(capsys, name, changes, complaint):
+def test_break_refuses_a_pitfall_that_the_model_cannot_have(capsys, name, changes, message):
     arguments = ["--break", name, "--config", "tiny-rnn", *changes]
     assert run_command(lambda: main(arguments)) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
-    assert err.startswith(f"error: --break {name}: {complaint}")
+    assert err.startswith(f"error: --break {name}: {message}")
 
 
 def test_break_all_trains_only_the_pitfalls_that_the_model_can_have(monkeypatch, capsys):
@@ -133,9 +133,9 @@ def test_break_all_trains_only_the_pitfalls_that_the_model_can_have(monkeypatch,
     lines = capsys.readouterr().out.splitlines()
     for name in ("causal", "positions", "scale"):
         assert f"{name}: {PITFALLS[name].not_recurrent}" in lines
-    made = [name for name in PITFALLS if f"{name}: {PITFALLS[name].title}" in lines]
-    assert made == ["padding", "shift", "softmax", "eval"]
-    assert trained == ["recurrent"] * 2 * len(made)
+    shown = [name for name in PITFALLS if f"{name}: {PITFALLS[name].title}" in lines]
+    assert shown == ["padding", "shift", "softmax", "eval"]
+    assert trained == ["recurrent"] * 2 * len(shown)
 
 
 def test_check_lines_say_so_if_the_check_finds_nothing():

@@ -1,3 +1,5 @@
+"""Sinusoidal, learned and rotary positional encodings."""
+
 import math
 
 import pytest
@@ -12,7 +14,7 @@ from minitransformer.model.positional import (
 )
 
 
-def test_the_sinusoid_table_is_the_papers_formula():
+def test_sinusoid_table_equals_the_papers_formula():
     table = sinusoid_table(5, 6)
     for position in range(5):
         for pair in range(3):
@@ -21,45 +23,45 @@ def test_the_sinusoid_table_is_the_papers_formula():
             assert table[position, 2 * pair + 1] == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-def test_the_first_position_is_zeros_and_ones():
+def test_sinusoid_of_the_first_position_is_zeros_and_ones():
     assert sinusoid_table(1, 4).tolist() == [[0.0, 1.0, 0.0, 1.0]]
 
 
-def test_sinusoids_grow_when_a_longer_sentence_comes():
+def test_sinusoid_table_grows_for_a_longer_sentence():
     positions = SinusoidalPositions(d_model=8)
     longer = positions(2, 50)
     torch.testing.assert_close(longer, sinusoid_table(50, 8)[2:])
 
 
-def test_a_learned_table_says_its_limit():
+def test_learned_positions_report_their_limit():
     positions = LearnedPositions(d_model=8, max_length=4)
     assert positions(0, 4).shape == (4, 8)
     with pytest.raises(DataError, match=r"needs 5 positions, .*: learned has 4"):
         positions(0, 5)
 
 
-def test_rotated_scores_depend_on_distance_alone():
+def test_rotary_scores_depend_only_on_distance():
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 8)
 
-    def score(query_place: int, key_place: int) -> float:
-        turned_query = rotate(query, torch.tensor([query_place]))
-        turned_key = rotate(key, torch.tensor([key_place]))
-        return float((turned_query * turned_key).sum())
+    def score(query_position: int, key_position: int) -> float:
+        rotated_query = rotate(query, torch.tensor([query_position]))
+        rotated_key = rotate(key, torch.tensor([key_position]))
+        return float((rotated_query * rotated_key).sum())
 
     assert score(7, 4) == pytest.approx(score(13, 10), abs=1e-5)
     assert score(7, 4) != pytest.approx(score(7, 5), abs=1e-3)
 
 
-def test_rotation_keeps_lengths_and_leaves_place_zero_alone():
+def test_rotate_keeps_norms_and_position_0():
     torch.manual_seed(0)
     states = torch.randn(1, 2, 3, 8)
-    turned = rotate(states, torch.arange(3))
-    torch.testing.assert_close(turned.norm(dim=-1), states.norm(dim=-1))
-    torch.testing.assert_close(turned[:, :, 0], states[:, :, 0])
+    rotated = rotate(states, torch.arange(3))
+    torch.testing.assert_close(rotated.norm(dim=-1), states.norm(dim=-1))
+    torch.testing.assert_close(rotated[:, :, 0], states[:, :, 0])
 
 
-def test_a_table_that_grew_while_nobody_learnt_can_be_learnt_with():
+def test_sinusoid_table_grown_in_inference_mode_can_be_trained_with():
     positions = SinusoidalPositions(d_model=8)
     with torch.inference_mode():
         positions(0, 5)
@@ -68,7 +70,7 @@ def test_a_table_that_grew_while_nobody_learnt_can_be_learnt_with():
     assert weight.grad is not None
 
 
-def test_sinusoids_are_computed_when_they_are_needed():
+def test_sinusoid_table_is_computed_on_first_use():
     positions = SinusoidalPositions(d_model=8)
     assert len(positions.table) == 0
     positions(0, 5)

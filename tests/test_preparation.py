@@ -1,3 +1,5 @@
+"""A dataset is encoded once and cached, and its tokenizer is trained on the training split."""
+
 import multiprocessing
 import os
 import random
@@ -17,7 +19,7 @@ KINDS = {"words": {"kind": "words"}, "bpe": {"kind": "bpe", "vocab_size": 300}}
 
 
 @pytest.fixture
-def large(monkeypatch):
+def low_cache_threshold(monkeypatch):
     monkeypatch.setattr(dataset_module, "MIN_CACHED_PAIRS", 10)
 
 
@@ -42,12 +44,14 @@ def ids_of(dataset, split="train") -> list:
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe"])
-def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path, monkeypatch):
+def test_large_corpus_is_encoded_once_and_memory_mapped(
+    kind, low_cache_threshold, tmp_path, monkeypatch
+):
     write(tmp_path)
     config = config_for(tmp_path, tokenizer=KINDS[kind], split_valid=5)
     first = prepare_dataset(config)
     assert "is kept for next time" in first.notes[0]
-    monkeypatch.setattr(dataset_module, "load_corpus", None)  # it would have to be read again
+    monkeypatch.setattr(dataset_module, "load_corpus", None)  # the corpus must not be read again
     second = prepare_dataset(config)
     assert "is taken from" in second.notes[0]
     for split in ("train", "valid"):
@@ -67,14 +71,14 @@ def test_a_large_corpus_is_encoded_once_and_memory_mapped(kind, large, tmp_path,
         {"limit": 30}, {"split_valid": 3}, {"split_seed": 2}, {"columns": (2, 1)},
     ],
 )  # fmt: skip
-def test_it_is_encoded_again_when_a_setting_changed(change, large, tmp_path):
+def test_dataset_is_encoded_again_when_a_setting_changes(change, low_cache_threshold, tmp_path):
     write(tmp_path)
     prepare_dataset(config_for(tmp_path))
     assert "is kept for next time" in prepare_dataset(config_for(tmp_path, **change)).notes[0]
     assert "is taken from" in prepare_dataset(config_for(tmp_path)).notes[0]
 
 
-def test_it_is_encoded_again_when_the_file_changed(large, tmp_path):
+def test_dataset_is_encoded_again_when_the_file_changes(low_cache_threshold, tmp_path):
     write(tmp_path)
     before = prepare_dataset(config_for(tmp_path))
     write(tmp_path, count=41)
@@ -87,7 +91,7 @@ def test_it_is_encoded_again_when_the_file_changed(large, tmp_path):
 @pytest.mark.parametrize("name", ["train.source.ids.npy", "train.kept.npy", "meta.json",
                                   "tokenizer/source.tsv"])  # fmt: skip
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
-def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
+def test_damaged_cache_is_rebuilt(name, damage, low_cache_threshold, tmp_path):
     write(tmp_path)
     expected = ids_of(prepare_dataset(config_for(tmp_path)))
     (copy,) = (tmp_path / "cache").iterdir()
@@ -104,7 +108,9 @@ def test_a_damaged_copy_is_made_again(name, damage, large, tmp_path):
     assert ids_of(again) == expected
 
 
-def test_small_corpora_and_an_empty_setting_leave_no_copy(large, tmp_path, monkeypatch):
+def test_small_corpora_and_an_empty_setting_are_not_cached(
+    low_cache_threshold, tmp_path, monkeypatch
+):
     write(tmp_path)
     config = Config(data=DataConfig(train=str(tmp_path / "pairs.tsv"), cache=""))
     assert prepare_dataset(config).notes == []
@@ -113,7 +119,7 @@ def test_small_corpora_and_an_empty_setting_leave_no_copy(large, tmp_path, monke
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_cache_that_cannot_be_written_is_no_trouble(large, tmp_path):
+def test_unwritable_cache_is_not_an_error(low_cache_threshold, tmp_path):
     write(tmp_path)
     (tmp_path / "cache").write_text("a file is in the way")
     dataset = prepare_dataset(config_for(tmp_path))
@@ -121,22 +127,22 @@ def test_a_cache_that_cannot_be_written_is_no_trouble(large, tmp_path):
     assert len(dataset.encoded["train"]) == 40
 
 
-def test_a_run_continues_with_its_own_tokenizer_and_the_same_bits(large, tmp_path):
+def test_run_resumed_with_the_cache_gives_the_same_bits(low_cache_threshold, tmp_path):
     write(tmp_path)
     changes = (
         f"data.train={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}",
         "training.schedule=constant",
     )  # fmt: skip
-    whole = trainer_for(tmp_path / "whole", *changes)
-    whole.fit()
+    uninterrupted = trainer_for(tmp_path / "uninterrupted", *changes)
+    uninterrupted.fit()
     trainer_for(tmp_path / "parts", *changes, "training.steps=5").fit()
     resumed = trainer_for(tmp_path / "parts", *changes)
     assert any("is taken from" in note for note in resumed.notes)
     resumed.fit()
-    assert same_bits(weights(whole), weights(resumed))
+    assert same_bits(weights(uninterrupted), weights(resumed))
 
 
-def test_another_tokenizer_than_the_stored_one_is_honoured(large, tmp_path):
+def test_given_tokenizer_replaces_the_cached_one(low_cache_threshold, tmp_path):
     write(tmp_path)
     config = config_for(tmp_path)
     prepare_dataset(config)
@@ -145,7 +151,7 @@ def test_another_tokenizer_than_the_stored_one_is_honoured(large, tmp_path):
     assert len(prepare_dataset(config).tokenizer.source) == 8 + 4
 
 
-def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, tmp_path):
+def test_changed_data_needs_a_fresh_run_with_a_new_tokenizer(low_cache_threshold, tmp_path):
     write(tmp_path)
     changes = (f"data.train={tmp_path / 'pairs.tsv'}", f"data.cache={tmp_path / 'cache'}")
     trainer_for(tmp_path / "run", *changes).fit()
@@ -156,20 +162,20 @@ def test_data_that_changed_is_not_kept_with_the_tokenizer_of_an_old_run(large, t
     assert set(fresh.tokenizer.source.ids) == {"x", "y"}
 
 
-def prepare_in_a_process(config: Config, start, found) -> None:
+def prepare_in_process(config: Config, start, found) -> None:
     dataset_module.MIN_CACHED_PAIRS = 10
     start.wait()
     found.put(prepare_dataset(config).notes)
 
 
-def test_several_processes_may_start_at_once(tmp_path):
+def test_several_processes_can_fill_the_cache_at_once(tmp_path):
     write(tmp_path)
     context = multiprocessing.get_context("forkserver")
     for attempt in range(5):
         config = config_for(tmp_path, split_seed=attempt)
         start, found = context.Event(), context.SimpleQueue()
         processes = [
-            context.Process(target=prepare_in_a_process, args=(config, start, found))
+            context.Process(target=prepare_in_process, args=(config, start, found))
             for _ in range(3)
         ]
         for process in processes:
@@ -183,7 +189,7 @@ def test_several_processes_may_start_at_once(tmp_path):
     assert not list((tmp_path / "cache").glob(".*"))
 
 
-def test_what_a_killed_process_left_is_in_nobodys_way(large, tmp_path):
+def test_cache_left_by_a_killed_process_is_removed(low_cache_threshold, tmp_path):
     write(tmp_path)
     old = tmp_path / "cache" / ".abc.1.part"
     old.mkdir(parents=True)
@@ -192,7 +198,7 @@ def test_what_a_killed_process_left_is_in_nobodys_way(large, tmp_path):
     assert not old.exists()
 
 
-def test_the_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
+def test_tokenizer_is_trained_on_the_training_split_only(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
     (tmp_path / "valid.tsv").write_text("a x\tc d\ny\tz z z\n")
     for kind in ("words", "bpe"):
@@ -203,7 +209,7 @@ def test_the_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
         assert counts(dataset.corpus.splits["valid"]) == {"unknown": (2, 1)}
 
 
-def test_the_unknown_rate_is_reported_and_follows_its_policy(tmp_path):
+def test_unknown_rate_is_reported_and_can_be_filtered(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
     (tmp_path / "valid.tsv").write_text("a x\tc d\na b\tc d\n")
     valid = {"valid": str(tmp_path / "valid.tsv")}
@@ -216,7 +222,7 @@ def test_the_unknown_rate_is_reported_and_follows_its_policy(tmp_path):
         prepare_dataset(config_for(tmp_path, filters={"unknown": "error"}, **valid))
 
 
-def test_held_out_pairs_of_unknown_words_alone_are_kept_and_counted(tmp_path):
+def test_held_out_pairs_of_unknown_words_only_are_kept_and_counted(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
     (tmp_path / "valid.tsv").write_text("x y\tz\n")
     dataset = prepare_dataset(config_for(tmp_path, valid=str(tmp_path / "valid.tsv")))
@@ -227,7 +233,7 @@ def test_held_out_pairs_of_unknown_words_alone_are_kept_and_counted(tmp_path):
     )
 
 
-def test_sentences_that_are_far_too_long_are_not_even_split(tmp_path):
+def test_far_too_long_sentences_are_dropped(tmp_path):
     (tmp_path / "pairs.tsv").write_bytes(b"a\tb\n" + b"x" * 10_000_000 + b"\ty\n")
     for kind in ("words", "bpe"):
         dataset = prepare_dataset(config_for(tmp_path, tokenizer=KINDS[kind]))
@@ -236,7 +242,7 @@ def test_sentences_that_are_far_too_long_are_not_even_split(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "width"), [(100, 2), (2**16, 2), (2**16 + 1, 4)])
-def test_an_id_takes_no_more_bytes_than_its_vocabulary_needs(size, width):
+def test_ids_have_the_smallest_dtype_for_their_vocabulary(size, width):
     builder = SentencesBuilder(size)
     builder.add([size - 1, 5])
     builder.add([7])
@@ -246,7 +252,7 @@ def test_an_id_takes_no_more_bytes_than_its_vocabulary_needs(size, width):
     assert sentences.lengths().tolist() == [2, 1]
 
 
-def test_the_first_line_of_a_defect_is_the_first_whatever_reading_finds_it(tmp_path):
+def test_report_names_the_first_line_of_a_defect(tmp_path):
     long, longer = "x " * 70, "x" * 10_000
     (tmp_path / "pairs.tsv").write_text(f"a\tb\n{long}\ty\nc\td\n{longer}\ty\n")
     assert counts(prepare_dataset(config_for(tmp_path)).corpus.train) == {"too_long": (2, 2)}

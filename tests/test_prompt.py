@@ -1,4 +1,4 @@
-"""The prompt's colon commands: look inside the last sentence, and change something."""
+"""The prompt's colon commands explain the last translation and run experiments on it."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def prompt(tiny):
     return Prompt(Translator.load(tiny.path), scores=False)
 
 
-def answered(prompt, capsys, *lines: str) -> str:
+def answer(prompt, capsys, *lines: str) -> str:
     for line in lines[:-1]:
         prompt.answer(line)
     capsys.readouterr()
@@ -28,42 +28,42 @@ def answered(prompt, capsys, *lines: str) -> str:
 
 
 def test_prompt_translates_and_explains(prompt, capsys):
-    assert answered(prompt, capsys, "I go to school") == "Voy a la escuela\n"
-    walk = answered(prompt, capsys, ":walk")
+    assert answer(prompt, capsys, "I go to school") == "Voy a la escuela\n"
+    walk = answer(prompt, capsys, ":walk")
     assert "checked: " in walk
     assert walk.count("Step ") == 5
-    assert len(answered(prompt, capsys, ":full")) > 4 * len(walk)
-    attention = answered(prompt, capsys, ":attention")
+    assert len(answer(prompt, capsys, ":full")) > 4 * len(walk)
+    attention = answer(prompt, capsys, ":attention")
     assert "masked self-attention" in attention
     assert "<EOS> → Voy" in attention
-    assert answered(prompt, capsys, ":why").count("without it") == 5
+    assert answer(prompt, capsys, ":why").count("without it") == 5
     for command in (":walk", ":hide", ":head", ":position", ":force", ":reset", ":why"):
-        assert command in answered(prompt, capsys, ":help")
+        assert command in answer(prompt, capsys, ":help")
 
 
 def test_prompt_experiments_show_change_and_undo(prompt, capsys):
-    before = answered(prompt, capsys, "I go to school", ":walk")
-    hidden = answered(prompt, capsys, ":hide 4")
+    before = answer(prompt, capsys, "I go to school", ":walk")
+    hidden = answer(prompt, capsys, ":hide 4")
     assert "token 4 hidden" in hidden
     assert "before  Voy a la escuela\n" in hidden
     assert "now     Voy a la escuela\n" not in hidden
-    off = answered(prompt, capsys, ":hide 4", ":head cross.0.0 off")
+    off = answer(prompt, capsys, ":hide 4", ":head cross.0.0 off")
     assert "head cross.0.0 off" in off
     assert "hidden" not in off
-    none = answered(prompt, capsys, ":head cross.0.0 on", ":position off")
+    none = answer(prompt, capsys, ":head cross.0.0 on", ":position off")
     assert "positions off" in none
-    forced = answered(prompt, capsys, ":position on", ":force Vamos")
+    forced = answer(prompt, capsys, ":position on", ":force Vamos")
     assert "now     Vamos" in forced
-    assert "produced       (forced) Vamos" in answered(prompt, capsys, ":walk")
-    other = answered(prompt, capsys, "We drink tea")  # goes on with the experiment
+    assert "produced       (forced) Vamos" in answer(prompt, capsys, ":walk")
+    other = answer(prompt, capsys, "We drink tea")  # the experiment applies to later sentences, too
     assert "forced: Vamos" in other
     assert "probability of each token that is produced now" in other
-    assert "all changes undone" in answered(prompt, capsys, ":reset")
-    assert answered(prompt, capsys, "I go to school", ":walk") == before
+    assert "all changes undone" in answer(prompt, capsys, ":reset")
+    assert answer(prompt, capsys, "I go to school", ":walk") == before
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message"),
     [
         (":wlak", "no command ':wlak': did you mean ':walk'?"),
         (":", "no command ':'"),
@@ -80,18 +80,18 @@ def test_prompt_experiments_show_change_and_undo(prompt, capsys):
         (":force vamoz", "the target vocabulary has no word 'vamoz'"),
     ],
 )
-def test_prompt_wrong_command_changes_nothing(prompt, line, complaint):
+def test_prompt_wrong_command_changes_nothing(prompt, line, message):
     prompt.answer("Let's go")
     with pytest.raises(UserError) as caught:
         prompt.answer(line)
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
     assert str(prompt.experiment) == ""
 
 
-@pytest.mark.parametrize("narrows", ["true", "false"])
-def test_recurrent_head_off_has_zero_context(tmp_path, narrows):
+@pytest.mark.parametrize("has_projection", ["true", "false"])
+def test_recurrent_head_off_has_zero_context(tmp_path, has_projection):
     model = translator_for(
-        tmp_path, "model.kind=recurrent", f"model.output_projection={narrows}"
+        tmp_path, "model.kind=recurrent", f"model.output_projection={has_projection}"
     ).model
     source, target = ids(2, 5), ids(2, 4, seed=2)
     off = changed_model(model, NOTHING.with_head("cross.0.0", is_on=False))
@@ -102,11 +102,11 @@ def test_recurrent_head_off_has_zero_context(tmp_path, narrows):
     assert tensors["decoder.attention.context"].count_nonzero() == 0
     assert torch.equal(tensors["decoder.attention.weights"], before["decoder.attention.weights"])
     assert not torch.allclose(changed, logits)
-    assert torch.equal(model(source, target), logits)  # the model itself is as it was
+    assert torch.equal(model(source, target), logits)  # the model itself is unchanged
 
 
 @pytest.mark.parametrize(
-    ("attention", "name", "complaint"),
+    ("attention", "name", "message"),
     [
         ("dot", "encoder.0.0", "encoder.0.0: the only head of a recurrent model is cross.0.0"),
         ("dot", "decoder.0.0", "decoder.0.0: the only head of a recurrent model is cross.0.0"),
@@ -115,11 +115,11 @@ def test_recurrent_head_off_has_zero_context(tmp_path, narrows):
         ("none", "cross.0.0", "cross.0.0: this model has no heads (model.attention is none)"),
     ],
 )
-def test_recurrent_unknown_head_is_refused(tmp_path, attention, name, complaint):
+def test_recurrent_unknown_head_is_refused(tmp_path, attention, name, message):
     translator = translator_for(tmp_path, "model.kind=recurrent", f"model.attention={attention}")
     with pytest.raises(UsageError) as caught:
         Prompt(translator, scores=False).answer(f":head {name} off")
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_recurrent_positions_off(tmp_path):
@@ -134,11 +134,11 @@ def test_recurrent_positions_off(tmp_path):
 
 
 def test_position_off_needs_positional_encoding(tmp_path):
-    asking = Prompt(translator_for(tmp_path, "model.positional_encoding=none"), scores=False)
+    prompt = Prompt(translator_for(tmp_path, "model.positional_encoding=none"), scores=False)
     with pytest.raises(
         UsageError, match=r"no positional encoding \(model.positional_encoding is none\)"
     ):
-        asking.answer(":position off")
+        prompt.answer(":position off")
 
 
 def test_prompt_commands_need_a_sentence(prompt):
@@ -154,9 +154,9 @@ def test_prompt_quits_by_command(prompt):
 
 
 def test_head_name_is_normalized(prompt, capsys):
-    answered(prompt, capsys, "Let's go", ":head encoder.00.0 off")
-    assert "all changes undone" in answered(prompt, capsys, ":head encoder.0.00 on")
-    assert "no change" in answered(prompt, capsys, ":reset")
+    answer(prompt, capsys, "Let's go", ":head encoder.00.0 off")
+    assert "all changes undone" in answer(prompt, capsys, ":head encoder.0.00 on")
+    assert "no change" in answer(prompt, capsys, ":reset")
 
 
 def test_hide_leaves_one_word(prompt):

@@ -1,4 +1,4 @@
-"""The comparison with torch.nn.Transformer is one of equals."""
+"""The torch.nn.Transformer baseline is trained and evaluated like our model."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import baseline
-from benchmarks.quality import test_set as sentences_to_test
+from benchmarks.quality import load_test_set
 from benchmarks.torch_model import TorchModel
 from minitransformer import Translator
 from minitransformer.data.batching import Batch, BatchStream
@@ -31,20 +31,20 @@ MODERN = (
 )  # fmt: skip
 
 
-def prepared_with(*changes: str) -> tuple[Config, Dataset]:
+def prepare_with(*changes: str) -> tuple[Config, Dataset]:
     config = small_config(*MODERN, *changes)
     return config, prepare_dataset(config)
 
 
 def rows(batch: Batch) -> list[tuple[list[int], list[int]]]:
-    """The sentences of a batch without padding, in any order."""
+    """Return the sentences of a batch without padding, sorted."""
     pairs = zip(batch.source.tolist(), batch.target_output.tolist(), strict=True)
     return sorted(([id for id in one if id], [id for id in other if id]) for one, other in pairs)
 
 
-def test_both_learn_from_the_same_batches_however_many_processes_share_them(tmp_path):
-    config, dataset = prepared_with("training.seed=3")
-    theirs = baseline.Training(config, RunFolder(tmp_path / "theirs"), dataset).stream
+def test_baseline_has_the_same_batches_for_any_number_of_processes(tmp_path):
+    config, dataset = prepare_with("training.seed=3")
+    theirs = baseline.BaselineTrainer(config, RunFolder(tmp_path / "theirs"), dataset).stream
     ours = trainer_for(tmp_path / "ours", *MODERN, "training.seed=3").stream
     halves = [
         BatchStream(
@@ -59,7 +59,9 @@ def test_both_learn_from_the_same_batches_however_many_processes_share_them(tmp_
         assert sorted(row for half in halves for row in rows(half.next())) == expected
 
 
-def both_with_the_same_weights(config: Config, dataset: Dataset) -> tuple[Transformer, TorchModel]:
+def models_with_the_same_weights(
+    config: Config, dataset: Dataset
+) -> tuple[Transformer, TorchModel]:
     sizes = len(dataset.tokenizer.source), len(dataset.tokenizer.target)
     ours = build_model(config.model, *sizes, PAD_ID)
     theirs = baseline.build(config, dataset.tokenizer)
@@ -73,43 +75,43 @@ def both_with_the_same_weights(config: Config, dataset: Dataset) -> tuple[Transf
     return ours, theirs
 
 
-def test_with_the_same_weights_both_say_the_same():
-    config, dataset = prepared_with()
-    ours, theirs = both_with_the_same_weights(config, dataset)
+def test_baseline_with_the_same_weights_translates_the_same():
+    config, dataset = prepare_with()
+    ours, theirs = models_with_the_same_weights(config, dataset)
     translator = Translator(ours.eval(), dataset.tokenizer, config)
     sources = ["I go", "We drink tea"]
     ids = [dataset.tokenizer.encode_source(text).ids for text in sources]
     start, longest = dataset.tokenizer.start_id, config.model.max_length
-    said = baseline.translate(theirs.eval(), ids, start, longest, 2)
-    assert any(said)
-    assert [dataset.tokenizer.target.decode(each) for each in said] == [
+    translated = baseline.translate(theirs.eval(), ids, start, longest, 2)
+    assert any(translated)
+    assert [dataset.tokenizer.target.decode(each) for each in translated] == [
         each.text for each in translator.translate(sources)
     ]
 
 
-@pytest.mark.parametrize("inner", [0.0, 0.3])
-def test_both_drop_values_in_the_same_places(inner):
-    config, dataset = prepared_with(
+@pytest.mark.parametrize("inner_rate", [0.0, 0.3])
+def test_baseline_has_the_same_dropout_rates(inner_rate):
+    config, dataset = prepare_with(
         "model.dropout=0.2",
-        f"model.self_attention_dropout={inner}",
-        f"model.cross_attention_dropout={inner}",
-        f"model.activation_dropout={inner}",
+        f"model.self_attention_dropout={inner_rate}",
+        f"model.cross_attention_dropout={inner_rate}",
+        f"model.activation_dropout={inner_rate}",
     )
     model = baseline.build(config, dataset.tokenizer)
     for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
-        assert layer.dropout.p == layer.self_attn.dropout == inner
+        assert layer.dropout.p == layer.self_attn.dropout == inner_rate
         assert layer.dropout1.p == layer.dropout2.p == 0.2
-    assert model.transformer.decoder.layers[0].multihead_attn.dropout == inner
+    assert model.transformer.decoder.layers[0].multihead_attn.dropout == inner_rate
 
 
-def test_with_the_same_weights_both_have_the_same_loss():
-    config, dataset = prepared_with(
+def test_baseline_with_the_same_weights_has_the_same_loss():
+    config, dataset = prepare_with(
         "model.dropout=0",
         "model.self_attention_dropout=0",
         "model.cross_attention_dropout=0",
         "model.activation_dropout=0",
     )
-    ours, theirs = both_with_the_same_weights(config, dataset)
+    ours, theirs = models_with_the_same_weights(config, dataset)
     stream = BatchStream(
         dataset.encoded["train"], batch_tokens=200, seed=1, start_id=dataset.tokenizer.start_id
     )
@@ -120,58 +122,60 @@ def test_with_the_same_weights_both_have_the_same_loss():
     assert sizes[0] == sizes[1]
 
 
-def test_a_stopped_baseline_goes_on_to_the_same_weights(tmp_path):
-    config, dataset = prepared_with()
-    whole = baseline.Training(config, RunFolder(tmp_path / "whole"), dataset)
-    whole.run()
-    stopped = baseline.Training(config, RunFolder(tmp_path / "parts"), dataset)
+def test_baseline_resumes_to_the_same_weights(tmp_path):
+    config, dataset = prepare_with()
+    uninterrupted = baseline.BaselineTrainer(config, RunFolder(tmp_path / "uninterrupted"), dataset)
+    uninterrupted.fit()
+    stopped = baseline.BaselineTrainer(config, RunFolder(tmp_path / "parts"), dataset)
     for _ in range(4):
         stopped.step()
     stopped.save()
-    again = baseline.Training(config, RunFolder(tmp_path / "parts"), dataset)
-    assert again.state.step == 4
-    again.run()
-    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+    resumed = baseline.BaselineTrainer(config, RunFolder(tmp_path / "parts"), dataset)
+    assert resumed.state.step == 4
+    resumed.fit()
+    for one, other in zip(
+        uninterrupted.model.parameters(), resumed.model.parameters(), strict=True
+    ):
         assert torch.equal(one, other)
-    config, others = prepared_with("data.limit=30")
+    config, others = prepare_with("data.limit=30")
     with pytest.raises(DataError, match="begun with other sentence pairs"):
-        baseline.Training(config, RunFolder(tmp_path / "parts"), others)
+        baseline.BaselineTrainer(config, RunFolder(tmp_path / "parts"), others)
 
 
-def test_batch_neighbours_never_change_what_torchs_model_says(tmp_path):
-    config, dataset = prepared_with("training.steps=40", "training.learning_rate=0.01")
-    training = baseline.Training(config, RunFolder(tmp_path), dataset)
-    training.run()
+def test_baseline_translations_do_not_depend_on_the_batch(tmp_path):
+    config, dataset = prepare_with("training.steps=40", "training.learning_rate=0.01")
+    trainer = baseline.BaselineTrainer(config, RunFolder(tmp_path), dataset)
+    trainer.fit()
     sources = [pair.source for pair in dataset.encoded["valid"]][:6]
-    together, alone = (
-        baseline.translate(training.model, sources, dataset.tokenizer.start_id, 20, batch_size)
+    batched, single = (
+        baseline.translate(trainer.model, sources, dataset.tokenizer.start_id, 20, batch_size)
         for batch_size in (6, 1)
     )
-    assert together == alone
-    assert any(together)
+    assert batched == single
+    assert any(batched)
 
 
-def test_a_shape_that_torch_has_not_is_refused():
-    config, dataset = prepared_with("model.positional_encoding=rotary", "model.norm=none")
+def test_baseline_refuses_settings_that_torch_lacks():
+    config, dataset = prepare_with("model.positional_encoding=rotary", "model.norm=none")
     with pytest.raises(ConfigError, match=r"pre or post; model\.positional_encoding is sinusoidal"):
         baseline.build(config, dataset.tokenizer)
 
 
-def test_references_belong_to_the_sentences_of_the_test(tmp_path):
+def test_references_are_matched_to_the_test_sentences(tmp_path):
     test, several = tmp_path / "test.tsv", tmp_path / "several.tsv"
     test.write_text("We eat\tComemos\nI go\tVoy\n")
     several.write_text("I go\tVoy\tYo voy\nWe sleep\tDormimos\nWe eat\tComemos\n")
-    _, dataset = prepared_with(f"data.test={test}")
-    found = sentences_to_test(dataset.corpus.splits, several)
+    _, dataset = prepare_with(f"data.test={test}")
+    found = load_test_set(dataset.corpus.splits, several)
     assert found.sources == ["We eat", "I go"]
     assert found.references == [["Comemos"], ["Voy", "Yo voy"]]
     several.write_text("I go\tVoy\n")
     with pytest.raises(DataError, match=r"no translation of 1 of the 2 .* 'We eat'"):
-        sentences_to_test(dataset.corpus.splits, several)
+        load_test_set(dataset.corpus.splits, several)
 
 
 @pytest.mark.slow
-def test_the_quality_benchmark_trains_scores_and_then_only_scores(tmp_path):
+def test_quality_benchmark_trains_only_once(tmp_path):
     config = (*MODERN, f"data.test={ROOT / 'minitransformer/data/corpora/en-es.valid.tsv'}")
     command = [
         sys.executable, "-m", "benchmarks.quality", "--config", "tiny", "--steps", "30",

@@ -1,4 +1,4 @@
-"""The README is true: its commands run, its files exist, its code works."""
+"""The README's commands, samples and Python code work as printed."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 
 def shell_lines(block: str) -> list[tuple[str, str]]:
-    """The commands of a block, each with the result that its comment names."""
+    """Return the commands of a block, each with the result in its comment."""
     parts = [
         re.sub(r" {2,}# ", "\x00", line).partition("\x00") for line in block.splitlines() if line
     ]
@@ -30,13 +30,13 @@ def shell_lines(block: str) -> list[tuple[str, str]]:
 
 
 def touch(run: Path) -> None:
-    """Make it the run that was trained last."""
+    """Make a run the most recently trained one."""
     for step in (run / "checkpoints").glob("step-*"):
         os.utime(step)
 
 
 def make_clone(folder: Path, *runs: TrainedRun) -> Path:
-    """A folder that looks like a clone in which these runs have been trained."""
+    """Make a folder like a clone in which these runs have been trained."""
     for name in ("train.py", "translate.py", "configs", "minitransformer"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "runs").mkdir()
@@ -51,7 +51,7 @@ def clone(tmp_path, tiny_bn, tiny) -> Path:
     return make_clone(tmp_path, tiny_bn, tiny)
 
 
-def test_the_two_commands_are_the_ones_that_ci_runs():
+def test_readme_install_commands_are_those_of_ci():
     lines = [line for block in blocks("bash") for line in shell_lines(block)]
     commands = [command for command, _ in lines if command.startswith("pip install")]
     assert commands == [
@@ -64,13 +64,15 @@ def test_the_two_commands_are_the_ones_that_ci_runs():
 
 
 def run_block(block: str, folder: Path) -> int:
-    """Run a block's commands as they stand; returns how many printed what their comment says."""
+    """Run a block's commands; return how many printed what their comment says."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     checked = 0
     for command, comment in shell_lines(block):
-        if "pip install" in command or command == "python translate.py":  # installed; a prompt
+        if (
+            "pip install" in command or command == "python translate.py"
+        ):  # already installed; a prompt
             continue
-        if re.search(r"runs/few|tiny-(bn|rnn)\.yaml", command):  # trained elsewhere
+        if re.search(r"runs/few|tiny-(bn|rnn)\.yaml", command):  # trained by other tests
             continue
         if "bentrevett" in command:  # needs a network
             continue
@@ -79,7 +81,7 @@ def run_block(block: str, folder: Path) -> int:
             module = words[2].replace(".", "/")
             is_package = (ROOT / module).is_dir()
             words[1:3] = [f"{module}/__main__.py" if is_package else f"{module}.py"]
-        if words[1].endswith(".py"):  # forked, to save loading torch
+        if words[1].endswith(".py"):  # forked, to avoid importing torch again
             result = run(*words[1:], folder=folder)
         else:
             done = subprocess.run(
@@ -96,7 +98,7 @@ def run_block(block: str, folder: Path) -> int:
     return checked
 
 
-def test_the_commands_print_what_the_readme_says(tmp_path_factory, tiny_rnn, tiny_bn, tiny):
+def test_readme_commands_print_what_it_says(tmp_path_factory, tiny_rnn, tiny_bn, tiny):
     runs = (tiny_rnn, tiny_bn, tiny)
     folders = [make_clone(tmp_path_factory.mktemp("clone"), *runs) for _ in blocks("bash")]
     with ThreadPoolExecutor(2) as pool:
@@ -105,7 +107,7 @@ def test_the_commands_print_what_the_readme_says(tmp_path_factory, tiny_rnn, tin
             ] == ["Vamos\n"]  # fmt: skip
 
 
-def test_the_sample_at_the_top_is_real(clone):
+def test_readme_translation_sample_is_real(clone):
     sample = next(block for block in blocks("") if block.startswith("$ python translate.py"))
     command, _, expected = sample.removeprefix("$ python ").partition("\n")
     result = subprocess.run(
@@ -115,16 +117,16 @@ def test_the_sample_at_the_top_is_real(clone):
     assert result.stdout == expected
 
 
-def test_the_sample_of_seq2seq_attention_is_told_so(tmp_path, tiny_rnn):
+def test_readme_attention_sample_is_real(tmp_path, tiny_rnn):
     clone = make_clone(tmp_path, tiny_rnn)
     sample = next(block for block in blocks("") if block.startswith("Compare the state s"))
     [command] = re.findall(r"^python (translate.py .* --only decoder.attention)$", README, re.M)
     shown = run(*shlex.split(command), folder=clone).out
-    words = re.compile(r"(?<!\S)-?\d[\d.]*(?!\S)| +")  # another processor learns other numbers
+    words = re.compile(r"(?<!\S)-?\d[\d.]*(?!\S)| +")  # numbers depend on the processor
     assert words.sub(" ", sample) in words.sub(" ", shown)
 
 
-def test_the_worked_samples_are_real(tmp_path):
+def test_readme_worked_samples_are_real(tmp_path):
     def worked(*arguments: object) -> str:
         return run("minitransformer/worked/__main__.py", *arguments, folder=tmp_path).out
 
@@ -134,20 +136,20 @@ def test_the_worked_samples_are_real(tmp_path):
     verdict = next(block for block in blocks("") if block.startswith("first slip"))
     assert worked("--file", "homework.yaml").endswith(verdict)
     line = next(line for line in worked().splitlines() if line.startswith("all "))
-    told = re.search(r"Of (\d+) printed numbers (\d+) agree, (\d+) .*?, (\d+) .*?and (\d+) .*?, "
+    stated = re.search(r"Of (\d+) printed numbers (\d+) agree, (\d+) .*?, (\d+) .*?and (\d+) .*?, "
                      r"(\d+) were lost in a scan, and (\d+)", README, flags=re.DOTALL)  # fmt: skip
-    assert line.split()[1:] == [*told.groups(), "0"]
+    assert line.split()[1:] == [*stated.groups(), "0"]
 
 
-def test_the_walkthrough_sample_is_real(tmp_path):
+def test_readme_walkthrough_sample_is_real(tmp_path):
     assert run("train.py", "--config", "lets-go.yaml", folder=tmp_path).code == 0
     shown = run("translate.py", "--run", "runs/lets-go", "--walkthrough", "Let's go", "--step", 1,
                 "--only", "decoder.layers.0.cross_attention", folder=tmp_path)  # fmt: skip
     assert next(block for block in blocks("") if block.startswith("Convert")) in shown.out
 
 
-def test_the_end_of_the_first_command_looks_like_that(tiny):
-    """The same lines; numbers and sentences may differ on another machine."""
+def test_readme_training_sample_is_real(tiny):
+    """Compare all but numbers and sentences, which may differ on another machine."""
     sample = next(block for block in blocks("") if block.startswith("Samples from valid"))
 
     def shape(text: str) -> list[str]:
@@ -158,7 +160,7 @@ def test_the_end_of_the_first_command_looks_like_that(tiny):
     assert shape(sample) == shape(out[out.index("Samples from valid") :])
 
 
-def test_the_python_of_the_readme_runs(clone, monkeypatch, capsys):
+def test_readme_python_code_runs(clone, monkeypatch, capsys):
     monkeypatch.chdir(clone)
     names: dict[str, object] = {}
     for block in blocks("python"):
@@ -167,12 +169,12 @@ def test_the_python_of_the_readme_runs(clone, monkeypatch, capsys):
     assert out.startswith("Vamos\ntensor(")
 
 
-def test_the_doctors_sample_is_real(tmp_path):
-    """The same lines; numbers may differ on another machine."""
+def test_readme_doctor_sample_is_real(tmp_path):
+    """Compare all but the numbers, which may differ on another machine."""
 
     def shape(text: str) -> list[str]:
         return [re.sub(r"[\d.e-]+", "N", line) for line in text.strip().splitlines()]
 
     sample = next(block for block in blocks("") if block.startswith("A fresh model"))
-    told = run("minitransformer/doctor/__main__.py", "--config", "tiny.yaml", folder=tmp_path)
-    assert shape(told.out)[-len(shape(sample)) :] == shape(sample)
+    result = run("minitransformer/doctor/__main__.py", "--config", "tiny.yaml", folder=tmp_path)
+    assert shape(result.out)[-len(shape(sample)) :] == shape(sample)

@@ -1,4 +1,4 @@
-"""torch.nn is the judge: GRUs, LSTMs and models of them, with the same weights, are the same."""
+"""GRU and LSTM layers, and models of them, equal torch.nn's with the same weights."""
 
 import pytest
 import torch
@@ -21,13 +21,13 @@ from tests.variants import RECURRENTS, TARGET_VOCAB, build, ids, with_weights
 WIDTH = 6
 LENGTHS = torch.tensor([5, 3, 1])
 MASK = torch.arange(5) < LENGTHS[:, None]
-JUDGES = {"gru": nn.GRU, "lstm": nn.LSTM}
-every_cell = pytest.mark.parametrize("cell", JUDGES)
+TORCH_LAYERS = {"gru": nn.GRU, "lstm": nn.LSTM}
+every_cell = pytest.mark.parametrize("cell", TORCH_LAYERS)
 every_recurrent = pytest.mark.parametrize("name", RECURRENTS)
 
 
-def by_torchs_names(layers: nn.ModuleList) -> dict[str, Tensor]:
-    """The weights of our layers, as torch calls them; they stand in its order."""
+def torch_parameters(layers: nn.ModuleList) -> dict[str, Tensor]:
+    """Return the weights of our layers by torch's names, in torch's order."""
     found = {}
     for number, layer in enumerate(layers):
         is_encoder = isinstance(layer, EncoderRecurrence)
@@ -41,25 +41,26 @@ def by_torchs_names(layers: nn.ModuleList) -> dict[str, Tensor]:
     return found
 
 
-def torchs_reading(layers: nn.ModuleList, inputs: Tensor, *, cell: str, lengths=None, start=None):
-    """What torch.nn.GRU or LSTM makes of this with the weights of our layers: outputs, last."""
-    weights = by_torchs_names(layers)
-    both_ways = any(name.endswith("_reverse") for name in weights)
-    judge = JUDGES[cell](
+def run_torch_layers(layers: nn.ModuleList, inputs: Tensor, *, cell: str, lengths=None, start=None):
+    """Run torch.nn.GRU or LSTM with our weights; return outputs and each layer's last state."""
+    weights = torch_parameters(layers)
+    is_bidirectional = any(name.endswith("_reverse") for name in weights)
+    reference = TORCH_LAYERS[cell](
         inputs.shape[-1], weights["weight_hh_l0"].shape[1], num_layers=len(layers),
-        bias="bias_ih_l0" in weights, bidirectional=both_ways, batch_first=True,
+        bias="bias_ih_l0" in weights, bidirectional=is_bidirectional, batch_first=True,
     )  # fmt: skip
-    assert weights.keys() == dict(judge.named_parameters()).keys()
+    assert weights.keys() == dict(reference.named_parameters()).keys()
     if lengths is not None:
         inputs = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    outputs, last = functional_call(judge, weights, (inputs, start))
+    outputs, last = functional_call(reference, weights, (inputs, start))
     if lengths is not None:
         outputs, _ = pad_packed_sequence(outputs, batch_first=True)
     parts = last if isinstance(last, tuple) else (last,)  # each [layers · directions, B, W]
-    side_by_side = [
-        [torch.cat(layer.unbind(), dim=-1) for layer in part.split(1 + both_ways)] for part in parts
+    last_states = [
+        [torch.cat(layer.unbind(), dim=-1) for layer in part.split(1 + is_bidirectional)]
+        for part in parts
     ]
-    return outputs, list(zip(*side_by_side, strict=True))
+    return outputs, list(zip(*last_states, strict=True))
 
 
 def encoder_layers(cell: str, *, layers: int, bidirectional: bool, bias: bool) -> nn.ModuleList:
@@ -74,14 +75,14 @@ def encoder_layers(cell: str, *, layers: int, bidirectional: bool, bias: bool) -
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_reading_equals_torchs_with_the_same_weights(cell, layers, bidirectional, bias):
+def test_encoder_layers_equal_torch_with_the_same_weights(cell, layers, bidirectional, bias):
     ours = encoder_layers(cell, layers=layers, bidirectional=bidirectional, bias=bias)
     inputs = torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
     states, last = inputs, []
     for layer in ours:
         states, last_of_layer = layer(states, MASK)
         last.append(last_of_layer)
-    expected, expected_last = torchs_reading(ours, inputs, cell=cell, lengths=LENGTHS)
+    expected, expected_last = run_torch_layers(ours, inputs, cell=cell, lengths=LENGTHS)
     same = {"atol": 1e-12, "rtol": 0}
     torch.testing.assert_close(states[MASK], expected[MASK], **same)
     torch.testing.assert_close(last, expected_last, **same)
@@ -102,21 +103,21 @@ def test_reading_equals_torchs_with_the_same_weights(cell, layers, bidirectional
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_step_is_torchs_cell(bias):
+def test_step_equals_torchs_cell(bias):
     torch.manual_seed(0)
-    words, state, memory = torch.randn(3, 4, WIDTH, dtype=torch.float64)
-    for kind, given in ((nn.GRUCell, state), (nn.LSTMCell, (state, memory))):
+    tokens, state, cell_state = torch.randn(3, 4, WIDTH, dtype=torch.float64)
+    for kind, before in ((nn.GRUCell, state), (nn.LSTMCell, (state, cell_state))):
         cell = kind(WIDTH, WIDTH, bias=bias).double()
         input_gates, hidden_gates = (
             nn.functional.linear(inputs, *(getattr(cell, f"{each}_{which}") for each in parts))
-            for which, inputs in (("ih", words), ("hh", state))
+            for which, inputs in (("ih", tokens), ("hh", state))
             for parts in [("weight", "bias") if bias else ("weight",)]
         )
-        expected = cell(words, given)
+        expected = cell(tokens, before)
         if kind is nn.GRUCell:
             found = gru_step(input_gates, hidden_gates, state).state
         else:
-            step = lstm_step(input_gates, hidden_gates, memory)
+            step = lstm_step(input_gates, hidden_gates, cell_state)
             found = step.state, step.cell
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
@@ -128,20 +129,21 @@ def recurrence(cell: str, *, is_backward: bool) -> Recurrence:
 
 @every_cell
 @pytest.mark.parametrize("is_backward", [False, True])
-def test_a_hidden_word_is_as_if_it_were_not_there(cell, is_backward):
+def test_masked_token_is_skipped(cell, is_backward):
     ours = recurrence(cell, is_backward=is_backward)
     inputs = torch.randn(2, 5, 3, dtype=torch.float64)
     mask = torch.tensor([True, False, True, True, False]).expand(2, -1)
     states, last = ours(inputs, ours.initial_state(inputs), mask)
-    shown = inputs[:, [0, 2, 3]]
-    expected, expected_last = ours(shown, ours.initial_state(shown))
+    visible = inputs[:, [0, 2, 3]]
+    expected, expected_last = ours(visible, ours.initial_state(visible))
     torch.testing.assert_close(states[:, [0, 2, 3]], expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(last, expected_last, atol=1e-12, rtol=0)
-    assert torch.equal(states[:, 1], states[:, 2 if is_backward else 0])  # it leaves what it found
+    previous = 2 if is_backward else 0
+    assert torch.equal(states[:, 1], states[:, previous])  # the state is carried over
 
 
 @every_cell
-def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
+def test_state_carried_across_parts_gives_the_same_states(cell):
     ours = recurrence(cell, is_backward=False)
     inputs = torch.randn(2, 6, 3, dtype=torch.float64)
     whole, last = ours(inputs, ours.initial_state(inputs))
@@ -155,54 +157,58 @@ def test_a_state_that_is_carried_on_makes_parts_a_whole(cell):
 
 @every_cell
 @pytest.mark.parametrize("is_backward", [False, True])
-def test_what_is_recorded_of_each_word_makes_its_state(cell, is_backward):
+def test_recorded_gates_give_the_recorded_state(cell, is_backward):
     ours = recurrence(cell, is_backward=is_backward)
     inputs = torch.randn(3, 5, 3, dtype=torch.float64)
-    with record(ours) as seen:
+    with record(ours) as tensors:
         states, _ = ours(inputs, ours.initial_state(inputs), MASK)
-    assert torch.equal(seen["state"], states)
-    onward = seen["state"].flip(1) if is_backward else seen["state"]
-    before = seen["before"].flip(1) if is_backward else seen["before"]
-    assert torch.equal(before[:, 1:], onward[:, :-1])
+    assert torch.equal(tensors["state"], states)
+    after = tensors["state"].flip(1) if is_backward else tensors["state"]
+    before = tensors["before"].flip(1) if is_backward else tensors["before"]
+    assert torch.equal(before[:, 1:], after[:, :-1])
     assert before[:, 0].eq(0).all()
     if cell == "gru":
-        made = (1 - seen["update"]) * seen["candidate"] + seen["update"] * seen["before"]
+        update = tensors["update"]
+        expected = (1 - update) * tensors["candidate"] + update * tensors["before"]
     else:
-        kept, entered = seen["forget"] * seen["cell_before"], seen["input"] * seen["candidate"]
-        torch.testing.assert_close(seen["cell"][MASK], (kept + entered)[MASK])
-        made = seen["output"] * seen["cell"].tanh()
-    torch.testing.assert_close(seen["state"][MASK], made[MASK], atol=1e-12, rtol=0)
-    assert torch.equal(seen["state"][~MASK], seen["before"][~MASK])
+        kept = tensors["forget"] * tensors["cell_before"]
+        entered = tensors["input"] * tensors["candidate"]
+        torch.testing.assert_close(tensors["cell"][MASK], (kept + entered)[MASK])
+        expected = tensors["output"] * tensors["cell"].tanh()
+    torch.testing.assert_close(tensors["state"][MASK], expected[MASK], atol=1e-12, rtol=0)
+    assert torch.equal(tensors["state"][~MASK], tensors["before"][~MASK])
 
 
 def logits_by_torch(model: Recurrent, config: ModelConfig, source: Tensor, target: Tensor):
-    """The whole model again, of torch's layers and written out formulas; asks the config alone."""
+    """Compute a model's logits with torch's layers and explicit formulas, from its config."""
     scale = config.d_model**0.5 if config.scale_embeddings else 1.0
 
     def embedded(side: nn.Module, tokens: Tensor) -> Tensor:
-        places = (
+        positions = (
             side.embedding.positions.table[: tokens.shape[1]]
             if config.positional_encoding != "none"
             else 0
         )
-        return side.embedding.weight[tokens] * scale + places
+        return side.embedding.weight[tokens] * scale + positions
 
-    is_real = source != PAD_ID
-    read = {"cell": config.cell}
-    h, last = torchs_reading(
-        model.encoder.layers, embedded(model.encoder, source), lengths=is_real.sum(1), **read
+    mask = source != PAD_ID
+    h, last = run_torch_layers(
+        model.encoder.layers,
+        embedded(model.encoder, source),
+        cell=config.cell,
+        lengths=mask.sum(1),
     )
     parts = tuple(torch.stack(part) for part in zip(*last, strict=True))
-    s, _ = torchs_reading(
+    s, _ = run_torch_layers(
         model.decoder.layers, embedded(model.decoder, target),
-        start=parts if config.cell == "lstm" else parts[0], **read,
+        start=parts if config.cell == "lstm" else parts[0], cell=config.cell,
     )  # fmt: skip
     if config.attention != "none":
         is_multiplicative = config.attention == "multiplicative"
         matrix = model.decoder.attention.key.weight if is_multiplicative else torch.eye(s.shape[-1])
         e = torch.einsum("btd,dk,bsk->bts", s, matrix.to(s.dtype), h)
         e = e / config.d_model**0.5 if config.scale_scores else e
-        alpha = e.masked_fill(~is_real[:, None], float("-inf")).softmax(-1)
+        alpha = e.masked_fill(~mask[:, None], float("-inf")).softmax(-1)
         s = torch.cat((alpha @ h, s), dim=-1)
         if config.output_projection:
             s = torch.tanh(s @ model.decoder.attention.output.weight.T)
@@ -210,7 +216,7 @@ def logits_by_torch(model: Recurrent, config: ModelConfig, source: Tensor, targe
 
 
 @every_recurrent
-def test_a_recurrent_model_equals_its_twin_of_torchs_layers(name):
+def test_recurrent_model_equals_its_torch_counterpart(name):
     config = RECURRENTS[name]
     model = build(config).double()
     source, target = ids(3, 5), ids(3, 4, seed=2)
@@ -234,12 +240,12 @@ def test_a_recurrent_model_equals_its_twin_of_torchs_layers(name):
      "positional_encoding",
      "scale_embeddings", "num_encoder_layers"],
 )  # fmt: skip
-def test_the_twins_differ_in_every_setting_of_the_arithmetic(setting):
+def test_recurrent_variants_differ_in_every_setting(setting):
     assert len({getattr(config, setting) for config in RECURRENTS.values()}) > 1
 
 
 @every_recurrent
-def test_padding_in_the_middle_of_a_source_is_as_if_it_were_not_there(name):
+def test_padding_inside_a_source_is_skipped_without_positions(name):
     config = RECURRENTS[name]
     model = build(config).double()
     source, target = ids(2, 5), ids(2, 3, seed=2)
@@ -248,4 +254,4 @@ def test_padding_in_the_middle_of_a_source_is_as_if_it_were_not_there(name):
     is_same = torch.allclose(found, expected, atol=1e-12, rtol=0)
     assert is_same is (
         config.positional_encoding == "none"
-    )  # or else the words after it stand elsewhere
+    )  # with positions, padding shifts the words after it

@@ -1,4 +1,4 @@
-"""Walk-throughs as text in the sheets' words, in 80 columns, with exact sums; and as files."""
+"""Walk-throughs as text of 80 columns with exact sums, as JSON and as Markdown."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_rounding_row_makes_displayed_terms_add_up(terms, precision):
 
 
 def columns_that_add_up(table: Table) -> int:
-    """Return how many sums a table has; each must be exact at its precision."""
+    """Check that each sum of a table is exact at its precision; return the number of sums."""
     sums, terms = 0, []
     for row in table.rows:
         if row.name != "=":
@@ -67,8 +67,8 @@ def test_narration_sums_are_exact(shape, translators):
     walk = walk_through(translators[shape], LONG)
     precision = 1 if shape == "bpe" else 3
     tables = [table for block in narrate(walk, precision) for table in block.tables]
-    least = 100 if shape.startswith(("gru", "lstm")) else 1000  # few things are added there
-    assert sum(columns_that_add_up(table) for table in tables) > least
+    minimum = 100 if shape.startswith(("gru", "lstm")) else 1000  # fewer sums in a recurrent model
+    assert sum(columns_that_add_up(table) for table in tables) > minimum
 
 
 @long_for_every_shape
@@ -130,12 +130,12 @@ def test_narration_follows_the_sheets_of_seq2seq_attention(translators):
     assert weighed.headings == ["e", "α", "α·h"]
     assert [row.name for row in joined.rows] == ["context", "s", "[context ; s]"]
     assert joined.rows[0].numbers + joined.rows[1].numbers == joined.rows[2].numbers
-    both_ways = walk_through(translators["gru-both-ways"], "I go")
-    sentences = [block.sentence for block in narrate(both_ways, 3)]
+    bidirectional = walk_through(translators["gru-bidirectional"], "I go")
+    sentences = [block.sentence for block in narrate(bidirectional, 3)]
     assert "Compare the state s of <EOS> with the states h of I, go: e = s · W h" in sentences
     assert "Put both states of I, go side by side: h = [left to right ; right to left]" in sentences
     [backward_rnn] = [
-        block for block in narrate(both_ways, 3) if block.path.endswith("0.backward_rnn")
+        block for block in narrate(bidirectional, 3) if block.path.endswith("0.backward_rnn")
     ]
     assert [table.rows[0].word for table in backward_rnn.tables] == ["go", "I"]
     assert "from right to left; the state after a word is (1-z)·n + z·(state before)" in (
@@ -143,7 +143,7 @@ def test_narration_follows_the_sheets_of_seq2seq_attention(translators):
     )
 
 
-def test_text_has_the_shift_and_target_words_end_lines(tiny, tiny_bn):
+def test_text_shows_the_shift_and_ends_lines_with_bangla_words(tiny, tiny_bn):
     spanish = walk_through(Translator.load(tiny.path), "Let's go", expected="Vamos")
     assert list(TextRenderer().shift(spanish)) == [
         "decoder input  <EOS>  Vamos", "expected       Vamos  <EOS>", "produced       Vamos  <EOS>",
@@ -241,7 +241,7 @@ def test_json_has_every_number(shape, translators):
             assert len(written["logits"]) == len(stage.logits)
     kinds = {
         "gru": {"gru", "attention", "joined"},
-        "gru-both-ways": {"gru", "attention", "joined"},
+        "gru-bidirectional": {"gru", "attention", "joined"},
         "lstm": {"lstm", "attention", "joined", "output_projection"},
         "lstm-none": {"lstm", "joined"},
     }
@@ -298,7 +298,7 @@ def test_walkthrough_command_prints_checks_and_writes(tiny):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "message"),
     [
         (["--walkthrough"], 2, "name a sentence to walk through"),
         (["--walkthrough", " "], 2, "name a sentence to walk through"),
@@ -321,8 +321,8 @@ def test_walkthrough_command_prints_checks_and_writes(tiny):
         (["--walkthrough", "no/such/out.json", "Let's go"], 1, "No such file or directory"),
     ],
 )
-def test_walkthrough_command_refuses_bad_options(arguments, code, complaint, tiny):
+def test_walkthrough_command_refuses_bad_options(arguments, code, message, tiny):
     result = translate(tiny.folder, "--run", "runs/tiny", *arguments)
     assert result.code == code
-    assert complaint in result.err
+    assert message in result.err
     assert result.out == ""

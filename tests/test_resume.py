@@ -1,4 +1,4 @@
-"""A run resumes only with the same settings, the same pairs and whole files."""
+"""A run resumes only with the same settings, the same pairs and undamaged files."""
 
 import dataclasses
 import shutil
@@ -78,16 +78,16 @@ def write_pairs(path: Path, pairs) -> Path:
 
 def test_same_pairs_from_another_file_resume_to_the_same_bits(tmp_path):
     first, moved = (write_pairs(tmp_path / name, PAIRS) for name in ("a.tsv", "b.tsv"))
-    whole = trainer_for(tmp_path / "whole", f"data.train={first}")
-    whole.fit()
-    cut = trainer_for(tmp_path / "cut", f"data.train={first}", "training.steps=12")
+    uninterrupted = trainer_for(tmp_path / "uninterrupted", f"data.train={first}")
+    uninterrupted.fit()
+    stopped = trainer_for(tmp_path / "stopped", f"data.train={first}", "training.steps=12")
     for _ in range(6):
-        cut.step()
-    cut.save()
-    again = trainer_for(tmp_path / "cut", f"data.train={moved}")
-    assert again.notes[0].startswith("changed since the run began: data.train: ")
-    again.fit()
-    assert same_bits(weights(again), weights(whole))
+        stopped.step()
+    stopped.save()
+    resumed = trainer_for(tmp_path / "stopped", f"data.train={moved}")
+    assert resumed.notes[0].startswith("changed since the run began: data.train: ")
+    resumed.fit()
+    assert same_bits(weights(resumed), weights(uninterrupted))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_fresh_moves_an_incomplete_run_aside(tmp_path, lost):
     assert (tmp_path / "run.old-1").is_dir()
 
 
-def test_run_without_a_whole_checkpoint_suggests_fresh(tmp_path):
+def test_run_without_a_valid_checkpoint_suggests_fresh(tmp_path):
     trainer_for(tmp_path / "run").fit()
     for path in (tmp_path / "run/checkpoints").glob("step-*/model.safetensors"):
         path.write_bytes(b"")
@@ -179,7 +179,7 @@ def test_batch_index_beyond_the_epoch_is_refused(tmp_path):
         trainer_for(tmp_path / "run")
 
 
-def test_the_command_refuses_and_loses_nothing(tmp_path):
+def test_train_command_refuses_changed_settings_and_keeps_the_run(tmp_path):
     sets = ("--set", "training.steps=4", "--set", "model.d_model=8", "--set", "data.limit=24")
     command = ("train.py", "--config", "tiny.yaml", *sets)
     assert run(*command, folder=tmp_path).code == 0

@@ -1,4 +1,4 @@
-"""One training at a time in a folder, by a lock that dies with its process."""
+"""A lock allows one training per run folder and is released when its process ends."""
 
 import os
 import signal
@@ -13,10 +13,10 @@ from tests.small_runs import final_hashes, trainer_for
 from tests.test_interruption import COMMAND
 
 
-def test_a_second_training_is_refused_and_told_by_whom(tmp_path):
+def test_second_training_is_refused_with_the_process_id(tmp_path):
     first = Running(*COMMAND, folder=tmp_path)
     first.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
-    os.kill(first.process.pid, signal.SIGSTOP)  # so that it is there for as long as it takes
+    os.kill(first.process.pid, signal.SIGSTOP)  # so that it does not finish during the test
     try:
         (tmp_path / "second").mkdir()
         for extra in ((), ("--fresh",)):
@@ -35,16 +35,16 @@ def test_a_second_training_is_refused_and_told_by_whom(tmp_path):
     assert not (tmp_path / "runs/tiny.old-1").exists()
 
 
-def test_a_lock_dies_with_its_process(tmp_path):
+def test_lock_is_released_when_its_process_is_killed(tmp_path):
     first = Running(*COMMAND, folder=tmp_path)
     first.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     first.signal(signal.SIGKILL)
     first.process.join()
-    assert (tmp_path / "runs/tiny" / LOCK).exists()  # the file stays, and locks nothing
+    assert (tmp_path / "runs/tiny" / LOCK).exists()  # the file remains, unlocked
     assert run(*COMMAND, folder=tmp_path).code == 0
 
 
-def test_starting_over_takes_the_lock_along(tmp_path):
+def test_fresh_run_leaves_no_lock_file(tmp_path):
     short = (*COMMAND, "--set", "training.steps=3")
     assert run(*short, folder=tmp_path).code == 0
     before = final_hashes(tmp_path / "runs/tiny")
@@ -53,13 +53,13 @@ def test_starting_over_takes_the_lock_along(tmp_path):
     assert not list(tmp_path.rglob(LOCK))
 
 
-def test_what_cannot_begin_leaves_no_folder_behind(tmp_path):
+def test_refused_run_leaves_no_folder(tmp_path):
     refused = run(*COMMAND, "--set", "data.train=absent.tsv", folder=tmp_path)
     assert refused.code == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_held_folder_can_be_held_again_after_its_release(tmp_path):
+def test_run_folder_can_be_locked_again_after_release(tmp_path):
     held = RunFolder(tmp_path / "run")
     held.hold()
     with pytest.raises(CheckpointError, match=f"is being trained by process {os.getpid()}"):
@@ -70,29 +70,29 @@ def test_a_held_folder_can_be_held_again_after_its_release(tmp_path):
     again.release()
 
 
-def test_starting_over_never_takes_the_lock_of_one_that_was_faster(tmp_path, monkeypatch):
-    """Between moving the old run aside and holding the new folder, another training may begin."""
+def test_fresh_run_never_takes_the_lock_of_another_process(tmp_path, monkeypatch):
+    """Another training may start after the old run is moved and before the new folder is locked."""
     trainer_for(tmp_path / "run").fit()
-    first, faster = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    first, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     first.hold()
     hold = RunFolder.hold
 
-    def be_faster(self: RunFolder) -> None:
+    def hold_other_first(self: RunFolder) -> None:
         monkeypatch.setattr(RunFolder, "hold", hold)
-        faster.hold()
+        other.hold()
         self.hold()
 
-    monkeypatch.setattr(RunFolder, "hold", be_faster)
+    monkeypatch.setattr(RunFolder, "hold", hold_other_first)
     with pytest.raises(CheckpointError, match="is being trained"):
         first.move_aside()
     first.release()
-    with pytest.raises(CheckpointError, match="is being trained"):  # still
+    with pytest.raises(CheckpointError, match="is being trained"):  # by the other one
         RunFolder(tmp_path / "run").hold()
-    faster.release()
+    other.release()
 
 
-def test_a_lock_that_was_removed_while_it_was_waited_for_does_not_count(tmp_path, monkeypatch):
-    """Between opening the file and locking it, whoever held it may end and remove it."""
+def test_lock_file_removed_before_locking_is_made_again(tmp_path, monkeypatch):
+    """The holder of the lock may remove its file after another process has opened it."""
     opened: list[Path] = []
     acquire = RunLock.acquire
 

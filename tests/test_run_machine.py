@@ -1,4 +1,4 @@
-"""A run that is stepped, saved, killed and resumed in any order is the run that never stopped."""
+"""A run that is stepped, saved, killed and resumed in any order equals an uninterrupted run."""
 
 import shutil
 import tempfile
@@ -34,7 +34,7 @@ CHANGES = ("training.steps=10", f"evaluation.every={EVERY}", "data.limit=0",
 
 
 class Reference(NamedTuple):
-    """One run that nothing interrupted, after each of its steps."""
+    """An uninterrupted run after each of its steps."""
 
     hashes: list[str]
     losses: list[float]
@@ -42,18 +42,18 @@ class Reference(NamedTuple):
 
 
 def hash_of(trainer: Trainer) -> str:
-    """A checksum of the weights and of the optimizer's memory."""
-    memory = {f"optimizer.{name}": value for name, value in trainer.optimizer.state.items()}
-    return checksum(tensor_bytes(model_tensors(trainer.model) | memory))
+    """Return a checksum of the weights and the optimizer state."""
+    state = {f"optimizer.{name}": value for name, value in trainer.optimizer.state.items()}
+    return checksum(tensor_bytes(model_tensors(trainer.model) | state))
 
 
-def look(trainer: Trainer) -> float:
-    """The loss of the training pairs, without a word about it in the run's files."""
+def training_loss(trainer: Trainer) -> float:
+    """Return the loss of the training pairs without logging it."""
     return trainer.evaluate_splits()["train"].loss.mean
 
 
 def take_step(trainer: Trainer) -> None:
-    """What Trainer.fit does between two saves."""
+    """Do what Trainer.fit does between two saves."""
     trainer.step()
     if trainer.state.step % EVERY == 0 or trainer.is_finished:
         trainer.evaluate()
@@ -71,7 +71,7 @@ def reference_of(folder: Path) -> Reference:
     reference = Reference([], [], [])
     while True:
         reference.hashes.append(hash_of(trainer))
-        reference.losses.append(look(trainer))
+        reference.losses.append(training_loss(trainer))
         reference.rows.append(without_clock(trainer.run_folder.metrics))
         if trainer.is_finished:
             return reference
@@ -85,7 +85,7 @@ def shared_reference() -> Reference:
 
 
 class RunMachine(RuleBasedStateMachine):
-    """The real trainer on a small config; what it should be is the uninterrupted run."""
+    """A real trainer with a small config, compared with an uninterrupted run."""
 
     reference = staticmethod(shared_reference)
 
@@ -99,7 +99,7 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.trainer and not self.trainer.is_finished)
     @rule(count=st.integers(1, 3), then_save=st.booleans())
     def step(self, count, then_save):
-        self.has_looked = False
+        self.has_evaluated = False
         for _ in range(count):
             if not self.trainer.is_finished:
                 take_step(self.trainer)
@@ -113,34 +113,34 @@ class RunMachine(RuleBasedStateMachine):
         self.saved_step = self.trainer.state.step
 
     @precondition(lambda self: self.trainer)
-    @rule(half_a_row=st.booleans(), half_a_save=st.booleans())
-    def kill(self, half_a_row, half_a_save):
+    @rule(partial_row=st.booleans(), partial_save=st.booleans())
+    def kill(self, partial_row, partial_save):
         run = self.trainer.run_folder
         self.trainer = None  # nothing is saved
-        if half_a_row:
+        if partial_row:
             with run.metrics.open("ab") as file:
                 file.write(b'{"step": 7, "split": "tra')
-        if half_a_save:
+        if partial_save:
             (run.checkpoints / ".step-000099.part").mkdir(exist_ok=True)
 
     @precondition(lambda self: not self.trainer)
     @rule(seed=st.integers(0, 2**32))
     def resume(self, seed):
-        self.has_looked = False
-        torch.manual_seed(seed)  # whatever random state another process begins with
+        self.has_evaluated = False
+        torch.manual_seed(seed)  # another process starts with another random state
         self.trainer = trainer_in(self.folder)
         assert self.trainer.state.step == self.saved_step
         if not self.saved_step:
             self.trainer.evaluate()
 
-    @precondition(lambda self: self.trainer and not self.has_looked)
+    @precondition(lambda self: self.trainer and not self.has_evaluated)
     @rule()
     def evaluate(self):
-        self.has_looked = True
-        assert look(self.trainer) == self.reference().losses[self.trainer.state.step]
+        self.has_evaluated = True
+        assert training_loss(self.trainer) == self.reference().losses[self.trainer.state.step]
 
     @invariant()
-    def is_the_uninterrupted_run(self):
+    def equals_the_uninterrupted_run(self):
         if trainer := self.trainer:
             step = trainer.state.step
             assert hash_of(trainer) == self.reference().hashes[step]
@@ -153,12 +153,12 @@ class RunMachine(RuleBasedStateMachine):
 RunMachine.TestCase.settings = settings(
     max_examples=settings().max_examples // 8, stateful_step_count=25
 )
-TestARunInAnyOrder = RunMachine.TestCase
+TestRunMachine = RunMachine.TestCase
 
 
 @pytest.mark.slow
-def test_the_machine_notices_a_dropout_that_depends_on_what_ran_before(tmp_path, monkeypatch):
-    """Seeded once at the start and never again, a resumed run draws other dropout masks."""
+def test_run_machine_notices_dropout_that_depends_on_earlier_steps(tmp_path, monkeypatch):
+    """If dropout is seeded only once at the start, a resumed run draws other masks."""
     seed, once = torch.manual_seed, fold_in(1, INITIALIZATION)
     monkeypatch.setattr(torch, "manual_seed", lambda value: seed(value) if value == once else None)
     broken = reference_of(tmp_path)

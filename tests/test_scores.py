@@ -1,4 +1,4 @@
-"""The table of several seeds is one of finished runs of one config."""
+"""The score table is computed from finished runs of one config with several seeds."""
 
 import re
 
@@ -24,7 +24,7 @@ def table(monkeypatch, capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def test_seeds_are_told_as_a_mean_and_its_range(runs, monkeypatch, capsys):
+def test_scores_of_seeds_are_shown_as_mean_and_range(runs, monkeypatch, capsys):
     both = table(monkeypatch, capsys, *runs, "--split", "valid", "--beam", "2")
     assert "2 runs of 12 steps, " in both
     singles = [table(monkeypatch, capsys, run, "--split", "valid", "--beam", "2") for run in runs]
@@ -33,24 +33,24 @@ def test_seeds_are_told_as_a_mean_and_its_range(runs, monkeypatch, capsys):
         for single in singles
     ]
     line = next(line for line in both.splitlines() if "greedy" in line)
-    mean, least, most = map(float, re.findall(r"[\d.]+", line.split("|")[4]))
-    assert (least, most) == (min(chrf), max(chrf))
-    assert mean == pytest.approx(sum(chrf) / 2, abs=0.011)  # each is rounded by itself
+    mean, lowest, highest = map(float, re.findall(r"[\d.]+", line.split("|")[4]))
+    assert (lowest, highest) == (min(chrf), max(chrf))
+    assert mean == pytest.approx(sum(chrf) / 2, abs=0.011)  # each is rounded separately
 
 
-def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path):
+def test_scores_of_different_or_unfinished_runs_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match="a run is named twice"):
-        scores.refuse_other_settings([runs[0], runs[0]])
+        scores.require_same_settings([runs[0], runs[0]])
     trainer_for(tmp_path / "wide", "model.d_model=32").fit()
     with pytest.raises(UserError, match=r"differ in model\.d_model"):
-        scores.refuse_other_settings([runs[0], tmp_path / "wide"])
+        scores.require_same_settings([runs[0], tmp_path / "wide"])
     half = trainer_for(tmp_path / "half")
     half.step()
     half.save()
-    with pytest.raises(UserError, match="half stands at step 1 of 12"):
-        scores.refuse_other_settings([runs[0], tmp_path / "half"])
+    with pytest.raises(UserError, match="half is at step 1 of 12"):
+        scores.require_same_settings([runs[0], tmp_path / "half"])
 
 
-def test_a_score_of_sentences_too_short_for_it_is_a_dash():
-    assert scores.with_range([None, None], 2) == "-"
-    assert scores.with_range([1.0, 2.0], 1) == "1.5 (1.0 to 2.0)"
+def test_missing_score_is_shown_as_a_dash():
+    assert scores.format_range([None, None], 2) == "-"
+    assert scores.format_range([1.0, 2.0], 1) == "1.5 (1.0 to 2.0)"

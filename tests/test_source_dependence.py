@@ -12,7 +12,7 @@ from tests.small_runs import NO_DROPOUT, trainer_for
 
 
 def cut_source_off(trainer) -> None:
-    """Let nothing of the source arrive at the decoder."""
+    """Zero the cross-attention values, so that the decoder does not see the source."""
     with torch.no_grad():
         trainer.model.decoder.layers[0].cross_attention.value.weight.zero_()
 
@@ -44,7 +44,7 @@ def test_source_gain_is_high_after_training_and_zero_without_cross_attention(tmp
 
 
 @pytest.mark.slow
-def test_a_run_that_ignores_the_source_is_warned_once_from_its_middle_on(tmp_path, capsys):
+def test_ignored_source_is_warned_about_once_in_the_second_half(tmp_path, capsys):
     trainer = trainer_for(
         tmp_path / "run", "training.trainable=[head]", "training.steps=220",
         "evaluation.every=20", "training.save_every=1000", callbacks=[WatchSource()],
@@ -56,12 +56,12 @@ def test_a_run_that_ignores_the_source_is_warned_once_from_its_middle_on(tmp_pat
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
-def test_a_run_of_a_few_steps_is_not_warned(tmp_path, steps, capsys):
+def test_short_run_has_no_source_warning(tmp_path, steps, capsys):
     trainer_for(tmp_path / "run", f"training.steps={steps}", callbacks=[WatchSource()]).fit()
     assert capsys.readouterr().err == ""
 
 
-def test_the_highest_source_gain_survives_a_restart(tmp_path):
+def test_highest_source_gain_survives_a_restart(tmp_path):
     trainer = trainer_for(tmp_path / "run", callbacks=[WatchSource()])
     trainer.fit()
     assert trainer.state.most_source_gain > 0
@@ -69,7 +69,7 @@ def test_the_highest_source_gain_survives_a_restart(tmp_path):
     assert again.state.most_source_gain == trainer.state.most_source_gain
 
 
-def test_one_source_alone_has_no_gain(tmp_path):
+def test_single_source_has_no_gain(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_text("Good night\tBuenas noches\nGood night\tBuenas\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")

@@ -1,4 +1,4 @@
-"""The events of a run: every tag once, values as measured, nothing twice."""
+"""The TensorBoard events of a run have the measured values, without duplicates."""
 
 import html
 import itertools
@@ -82,12 +82,12 @@ def test_train_scalars_have_a_point_for_each_step(shown):
     assert all(
         perplexities[step] == pytest.approx(np.exp(losses[step]), rel=1e-5) for step in steps
     )
-    # Without dropout a batch's loss is that of an evaluation, apart from its choice of pairs.
+    # Without dropout, the losses of a batch and of an evaluation differ only in their pairs.
     assert losses[600] == pytest.approx(shown["train_pairs/loss"][600], rel=0.5)
     assert shown["train/accuracy"][600] == 1.0
 
 
-def test_train_scalars_are_written_every_so_many_steps(tmp_path):
+def test_train_scalars_follow_logging_every(tmp_path):
     trainer_for(
         tmp_path / "run", "logging.every=5", "model.max_length=12", callbacks=[TensorBoard()]
     ).fit()
@@ -192,7 +192,7 @@ def test_views_to_draw_are_the_last_layers_of_a_long_walk(tmp_path, monkeypatch)
     assert list(series(tmp_path / "events")["walk/cross/layer-1"]) == [1, 2]
 
 
-def test_samples_are_beside_their_references(shown, tiny_bn):
+def test_samples_are_listed_with_their_references(shown, tiny_bn):
     first = shown["samples/valid"][0].decode().splitlines()
     assert first[0] == "| source | reference | free-running | teacher-forced |"
     last = shown["samples/valid"][600].decode().splitlines()
@@ -266,7 +266,7 @@ class Killed(Exception):
 
 
 def fail_at(call: int, function):
-    """Return the function with an exception in one of its calls."""
+    """Return a function that raises Killed in one of its calls."""
     calls = itertools.count(1)
 
     def failing(*arguments):
@@ -286,7 +286,7 @@ def fail_at(call: int, function):
         pytest.param(tensorboard_module, "attention_picture", 12, marks=pytest.mark.slow),
         (tensorboard_module, "attention_picture", 14),  # in the walk
         (tensorboard_module, "write_projector", 1),  # after the walk
-        (RunFolder, "save", 2),  # the events have been synced, the checkpoint was not written
+        (RunFolder, "save_checkpoint", 2),  # the events are synced, the checkpoint is not written
     ],
 )
 def test_killed_and_resumed_run_writes_the_same_events(
@@ -298,7 +298,7 @@ def test_killed_and_resumed_run_writes_the_same_events(
         trainer_for(tmp_path / "run", *FEW, callbacks=[board]).fit()
     board.events.close()
     trainer_for(tmp_path / "run", *FEW, callbacks=[TensorBoard()]).fit()
-    series(tmp_path / "run/events.out.tfevents")  # nothing is there twice
+    series(tmp_path / "run/events.out.tfevents")  # fails if a point is duplicated
     assert everything_without_clock(tmp_path / "run") == uninterrupted
 
 
@@ -323,8 +323,8 @@ def test_recurrent_run_has_one_attention_or_none(tmp_path, attention, maps):
 
 
 def test_event_file_is_reused_when_a_run_begins_again(tmp_path, monkeypatch):
-    """An open TensorBoard keeps the file open, not its name."""
-    monkeypatch.setattr(RunFolder, "save", fail_at(1, RunFolder.save))
+    """A running TensorBoard keeps the file open and would not notice a new one of that name."""
+    monkeypatch.setattr(RunFolder, "save_checkpoint", fail_at(1, RunFolder.save_checkpoint))
     board = TensorBoard()
     with pytest.raises(Killed):
         trainer_for(tmp_path / "run", callbacks=[board]).fit()
@@ -349,7 +349,7 @@ def test_more_steps_append_to_the_events_of_a_finished_run(tmp_path):
     trainer_for(
         tmp_path / "run", "training.steps=14", "model.max_length=12", callbacks=[TensorBoard()]
     ).fit()
-    assert events.read_bytes().startswith(before)  # an open TensorBoard reads on from there
+    assert events.read_bytes().startswith(before)  # a running TensorBoard continues reading there
     assert list(series(events)["train/loss"]) == list(range(1, 15))
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard itself on a trained run: its HTTP interface and its pages."""
+"""TensorBoard's HTTP interface and pages show what a trained run has written."""
 
 import contextlib
 import html
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @contextlib.contextmanager
 def serving(folder: Path, **options: object) -> Iterator[str]:
-    """Start TensorBoard at any free port."""
+    """Start TensorBoard on any free port."""
     command = [Path(sys.executable).parent / "tensorboard", "--logdir", folder, "--port", "0"]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
@@ -38,9 +38,9 @@ def serving(folder: Path, **options: object) -> Iterator[str]:
             server.terminate()
 
 
-def wait_for(is_so: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not is_so():
+    while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.2)
 
@@ -179,7 +179,7 @@ def test_projector_has_a_point_for_each_token(address, page, tiny_bn):
 
 
 def test_open_server_follows_a_run_that_was_resumed(tmp_path):
-    """The server has read beyond the truncation; events written again must not be duplicates."""
+    """The server has read past the truncation; rewritten events must not appear twice."""
 
     def write(events: EventFile, steps: range) -> None:
         for step in steps:

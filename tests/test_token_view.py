@@ -1,4 +1,4 @@
-"""What `translate.py --tokens` prints."""
+"""translate.py --tokens prints code points, graphemes and tokens."""
 
 import pytest
 

@@ -1,3 +1,5 @@
+"""Vocabularies, special tokens and saved files of the word tokenizer."""
+
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ def write(tokenizer: PairTokenizer, folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def test_ids_and_tokens_stand_side_by_side():
+def test_encoded_ids_match_their_tokens():
     tokenizer = tokenizer_for()
     encoded = tokenizer.encode_target("আমি স্কুলে যাই।")
     assert encoded.tokens == ["আমি", "স্কুলে", "যাই", "।", "<EOS>"]
@@ -30,17 +32,17 @@ def test_ids_and_tokens_stand_side_by_side():
     assert tokenizer.target.decode(encoded.ids) == encoded.text
 
 
-def test_frequent_words_come_first_and_equals_are_alphabetical():
+def test_vocabulary_is_sorted_by_frequency_then_alphabet():
     assert tokenizer_for().source.tokens == [*SPECIALS, "go", "I", "Let's", "school", "to"]
 
 
-def test_the_vocabulary_is_torchtexts():
+def test_vocabulary_is_a_torchtext_vocab():
     from torchtext.vocab import Vocab
 
     assert isinstance(tokenizer_for().source.vocabulary, Vocab)
 
 
-def test_unknown_words_are_named_once():
+def test_unknown_words_are_listed_once():
     encoded = tokenizer_for().encode_source("I go to Mars to Mars")
     assert encoded.ids.count(UNK_ID) == 2
     assert encoded.unknown == ["Mars"]
@@ -48,7 +50,7 @@ def test_unknown_words_are_named_once():
 
 @pytest.mark.parametrize("special", SPECIALS)
 @pytest.mark.parametrize("words", ["unicode", "basic_english"])
-def test_text_never_turns_into_a_special_token(special, words):
+def test_text_never_becomes_a_special_token(special, words):
     tokenizer = tokenizer_for([*PAIRS, (f"{special} a", "b")], words=words)
     ids = tokenizer.encode_source(f"I {special} go").ids
     assert EOS_ID not in ids
@@ -56,7 +58,7 @@ def test_text_never_turns_into_a_special_token(special, words):
     assert tokenizer.source.tokens[: len(SPECIALS)] == list(SPECIALS)
 
 
-def test_the_markers_follow_the_models_settings():
+def test_special_tokens_follow_the_model_settings():
     tokenizer = tokenizer_for()
     assert tokenizer.encode_source("I go").tokens == ["I", "go"]
     assert tokenizer.start_id == EOS_ID
@@ -67,7 +69,7 @@ def test_the_markers_follow_the_models_settings():
     assert tokenizer.start_id == BOS_ID
 
 
-def test_a_joint_vocabulary_numbers_both_languages_alike():
+def test_joint_vocabulary_is_shared_by_both_languages():
     tokenizer = tokenizer_for(joint=True)
     assert tokenizer.source.tokens == tokenizer.target.tokens
     assert {"school", "স্কুলে"} <= set(tokenizer.source.tokens)
@@ -78,34 +80,34 @@ def test_rare_words_and_words_beyond_the_limit_have_no_id():
     assert tokenizer_for(vocab_size=1).source.tokens == [*SPECIALS, "go"]
 
 
-def test_a_vocabulary_without_words_is_refused():
+def test_empty_vocabulary_is_refused():
     with pytest.raises(DataError, match=r"no words are left \(tokenizer\.min_frequency is 9\)"):
         tokenizer_for(min_frequency=9)
 
 
-def test_text_in_either_unicode_form_has_the_same_ids():
+def test_composed_and_decomposed_text_have_the_same_ids():
     tokenizer = tokenizer_for([("a", "está")])
     assert tokenizer.encode_target("esta\u0301").ids == tokenizer.encode_target("está").ids
     assert UNK_ID not in tokenizer.encode_target("esta\u0301").ids
 
 
-def test_torchtexts_tokenizers_are_known_by_name():
+def test_torchtext_tokenizer_is_found_by_name():
     tokenizer = tokenizer_for([("Let's GO.", "a")], words="basic_english")
     assert tokenizer.encode_source("let's go.").tokens == ["let", "'", "s", "go", "."]
 
 
-def test_a_tokenizer_that_torchtext_does_not_know_is_a_config_error():
+def test_unknown_tokenizer_is_a_config_error():
     with pytest.raises(ConfigError, match="'klingon' is neither unicode nor a tokenizer"):
         tokenizer_for(words="klingon")
 
 
-def test_a_tokenizer_whose_package_is_missing_is_a_config_error(capsys):
+def test_tokenizer_without_its_package_is_a_config_error(capsys):
     with pytest.raises(ConfigError, match="needs a package that is not installed"):
         tokenizer_for(words="revtok")
     assert capsys.readouterr().out == ""
 
 
-def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Path):
+def test_saved_tokenizer_loads_unchanged(tmp_path: Path):
     tokenizer = tokenizer_for()
     write(tokenizer, tmp_path)
     loaded = PairTokenizer.from_folder(tmp_path, Config())
@@ -114,7 +116,7 @@ def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Path):
     assert (tmp_path / "source.tsv").read_text(encoding="utf-8").splitlines()[4] == "go\t3"
 
 
-def test_a_missing_vocabulary_is_named(tmp_path: Path):
+def test_missing_vocabulary_file_is_named(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"source\.tsv: No such file"):
         PairTokenizer.from_folder(tmp_path, Config())
 
@@ -129,7 +131,7 @@ def test_a_missing_vocabulary_is_named(tmp_path: Path):
         (b"<PAD>\t0\n<UNK>\t0\n<BOS>\t0\n<EOS>\t0\na\t1\nb\t2\n", "not in the order"),
     ],
 )
-def test_a_damaged_vocabulary_is_named(tmp_path: Path, content: bytes, message: str):
+def test_damaged_vocabulary_file_is_named(tmp_path: Path, content: bytes, message: str):
     write(tokenizer_for(), tmp_path)
     (tmp_path / "source.tsv").write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
@@ -140,7 +142,7 @@ sentences = st.text(min_size=1).filter(str.strip)
 
 
 @given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=5))
-def test_any_corpus_gives_a_tokenizer_that_survives_saving(tmp_path_factory, pairs):
+def test_tokenizer_of_any_corpus_survives_saving(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer = tokenizer_for(pairs)
     write(tokenizer, folder)
@@ -153,7 +155,7 @@ def test_any_corpus_gives_a_tokenizer_that_survives_saving(tmp_path_factory, pai
 
 
 @pytest.mark.parametrize("name", shipped_corpora())
-def test_shipped_sentences_come_back_exactly(name):
+def test_shipped_sentences_are_decoded_exactly(name):
     corpus = corpus_of(train=name)
     tokenizer = PairTokenizer.train(corpus.train, Config())
     for pair in [pair for split in corpus.splits.values() for pair in split]:

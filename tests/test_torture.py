@@ -1,4 +1,4 @@
-"""The torture benchmark in short, and that it would tell of a loss."""
+"""A short run of the torture benchmark loses nothing; a lost run is reported and kept."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.torture_lives import Life, Reference
+from benchmarks.torture_runs import FaultyRun, Reference
 from benchmarks.torture_tally import Tally
 from tests import survival
 from tests.faults import Delay
@@ -35,7 +35,7 @@ def torture(folder: Path, *arguments: str) -> subprocess.Popen:
 @pytest.mark.parametrize(
     ("minutes", "several"), [(0.5, 0), (0.3, 1)], ids=["one process", "several processes"]
 )
-def test_a_little_torture_loses_nothing(tmp_path, minutes, several):
+def test_short_torture_loses_nothing(tmp_path, minutes, several):
     process = torture(tmp_path, "--minutes", str(minutes), "--several", str(several))
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, ""), out
@@ -43,7 +43,7 @@ def test_a_little_torture_loses_nothing(tmp_path, minutes, several):
     assert list(tmp_path.glob("torture-*")) == []
 
 
-def test_torture_that_is_interrupted_reports_and_leaves_nothing(tmp_path):
+def test_interrupted_torture_reports_and_cleans_up(tmp_path):
     process = torture(tmp_path, "--minutes", "5", "--several", "0")
     while not list(tmp_path.glob("torture-*/run-*")):
         assert process.poll() is None
@@ -56,23 +56,23 @@ def test_torture_that_is_interrupted_reports_and_leaves_nothing(tmp_path):
     assert list(tmp_path.glob("torture-*")) == []
 
 
-def test_a_loss_is_told_and_kept(tmp_path):
-    (tmp_path / "whole").mkdir()
-    whole = uninterrupted_in(tmp_path / "whole", *LONGER)
-    expected = whole.outcome | {"metrics": []}  # as if a run had lost its rows
-    reference = Reference(1, LONGER, expected, whole.points, seconds=1)
+def test_torture_reports_and_keeps_a_lost_run(tmp_path):
+    (tmp_path / "uninterrupted").mkdir()
+    uninterrupted = uninterrupted_in(tmp_path / "uninterrupted", *LONGER)
+    expected = uninterrupted.outcome | {"metrics": []}  # as if a run had lost its rows
+    reference = Reference(1, LONGER, expected, uninterrupted.points, seconds=1)
     tally = Tally()
-    life = Life(tmp_path / "run", Random(1), reference, tally)
-    side_by_side([life.live()])
+    faulty_run = FaultyRun(tmp_path / "run", Random(1), reference, tally)
+    side_by_side([faulty_run.train()])
     (loss,) = tally.losses
     assert "differs in metrics" in loss
     assert tally.lost.total() == tally.tried.total() > 0
-    tally.clear_away(tmp_path)
+    tally.clean_up(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_process_that_does_not_end_is_ended_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(survival, "PATIENCE", 1)
+def test_process_that_does_not_end_is_killed_and_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(survival, "PROCESS_TIMEOUT", 1)
     running = survival.start(tmp_path, Delay(60))
 
     def wait_for_it() -> survival.Job:

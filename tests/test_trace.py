@@ -1,3 +1,5 @@
+"""Recording does not change a model's outputs, and names tensors by their module's path."""
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ from tests.variants import VARIANTS, build, ids
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_recording_changes_no_bit_of_the_logits(name):
+def test_recording_does_not_change_the_logits(name):
     model = build(VARIANTS[name])
     source, target = ids(2, 5), ids(2, 4, seed=2)
     plain = model(source, target)
@@ -18,7 +20,7 @@ def test_recording_changes_no_bit_of_the_logits(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_recorded_name_begins_with_the_path_of_a_module(name):
+def test_recorded_names_begin_with_module_paths(name):
     model = build(VARIANTS[name])
     with record(model) as tensors:
         model(ids(1, 3), ids(1, 2, seed=2))
@@ -26,8 +28,8 @@ def test_every_recorded_name_begins_with_the_path_of_a_module(name):
     assert {name.rpartition(".")[0] for name in tensors} <= paths
 
 
-def test_names_are_the_paths_of_the_modules():
-    model = build(VARIANTS["seed"])
+def test_recorded_names_of_an_attention():
+    model = build(VARIANTS["minimal"])
     with record(model) as tensors:
         model(ids(1, 3), ids(1, 2, seed=2))
     assert tensors["decoder.layers.0.cross_attention.weights"].shape == (1, 1, 2, 3)
@@ -37,48 +39,48 @@ def test_names_are_the_paths_of_the_modules():
     }
 
 
-def recorded_forced_and_in_steps(model):
-    """What a teacher-forced call records, and what each cached step does."""
+def record_forced_and_in_steps(model):
+    """Record a teacher-forced call, and each step with a cache."""
     source, target = ids(1, 4), ids(1, 5, seed=2)
     with record(model) as forced:
         model(source, target)
     memory = model.encode(source)
     cache = model.new_cache(memory)
     steps = []
-    for place in range(5):
+    for position in range(5):
         with record(model) as step:
-            model.decode(target[:, place : place + 1], memory, cache)
+            model.decode(target[:, position : position + 1], memory, cache)
         steps.append(step)
     return forced, steps
 
 
-def test_a_recorded_cached_step_is_a_row_of_the_teacher_forced_recording():
-    forced, steps = recorded_forced_and_in_steps(build(VARIANTS["pre-norm"]))
-    for place, step in enumerate(steps):
+def test_recorded_cached_step_is_a_row_of_the_forced_recording():
+    forced, steps = record_forced_and_in_steps(build(VARIANTS["pre-norm"]))
+    for position, step in enumerate(steps):
         for name in ("query", "context", "output"):
             path = f"decoder.layers.2.cross_attention.{name}"
             torch.testing.assert_close(
-                step[path][..., 0, :], forced[path][..., place, :], atol=1e-5, rtol=1e-5
+                step[path][..., 0, :], forced[path][..., position, :], atol=1e-5, rtol=1e-5
             )
         row = step["decoder.layers.1.self_attention.weights"][..., 0, :]
-        full = forced["decoder.layers.1.self_attention.weights"][..., place, : place + 1]
+        full = forced["decoder.layers.1.self_attention.weights"][..., position, : position + 1]
         torch.testing.assert_close(row, full, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gru-both-ways", "lstm"])
-def test_a_recorded_cached_step_of_a_recurrent_model_is_a_row_as_well(name):
-    forced, steps = recorded_forced_and_in_steps(build(VARIANTS[name]).double())
+@pytest.mark.parametrize("name", ["gru-bidirectional", "lstm"])
+def test_recorded_recurrent_step_is_a_row_of_the_forced_recording(name):
+    forced, steps = record_forced_and_in_steps(build(VARIANTS[name]).double())
     of_source = ("attention.source", "attention.value")
-    for place, step in enumerate(steps):
+    for position, step in enumerate(steps):
         rows = [path for path in step if path.startswith(("decoder.layers.", "decoder.attention."))]
         rows = [path for path in rows if not path.endswith(of_source)]
-        assert len(rows) == {"gru-both-ways": 2 * 5, "lstm": 2 * 8}[name] + 7
+        assert len(rows) == {"gru-bidirectional": 2 * 5, "lstm": 2 * 8}[name] + 7
         for path in rows:
-            torch.testing.assert_close(step[path][..., 0, :], forced[path][..., place, :])
+            torch.testing.assert_close(step[path][..., 0, :], forced[path][..., position, :])
 
 
-@pytest.mark.parametrize("name", ["seed", "gru", "lstm-both-ways"])
-def test_recorded_tensors_are_copies_without_a_graph(name):
+@pytest.mark.parametrize("name", ["minimal", "gru", "lstm-bidirectional"])
+def test_recorded_tensors_are_detached_copies(name):
     model = build(VARIANTS[name])
     with record(model) as tensors:
         logits = model(ids(1, 3), ids(1, 2, seed=2))
@@ -90,28 +92,31 @@ def test_recorded_tensors_are_copies_without_a_graph(name):
 
 
 def test_two_calls_in_one_recording_are_refused():
-    model = build(VARIANTS["seed"])
+    model = build(VARIANTS["minimal"])
     with record(model):
         model(ids(1, 3), ids(1, 2, seed=2))
         with pytest.raises(RuntimeError, match="was recorded twice: record one call at a time"):
             model(ids(1, 3), ids(1, 2, seed=2))
 
 
-def test_a_recording_in_which_nothing_ran_is_refused():
-    with pytest.raises(RuntimeError, match="nothing was recorded"), record(build(VARIANTS["seed"])):
+def test_recording_without_a_call_is_refused():
+    with (
+        pytest.raises(RuntimeError, match="nothing was recorded"),
+        record(build(VARIANTS["minimal"])),
+    ):
         pass
 
 
-def test_nothing_is_left_behind_after_an_error():
-    model = build(VARIANTS["seed"])
+def test_recording_ends_after_an_error():
+    model = build(VARIANTS["minimal"])
     with pytest.raises(ZeroDivisionError), record(model):
         raise ZeroDivisionError
     model(ids(1, 3), ids(1, 2, seed=2))
     model(ids(1, 3), ids(1, 2, seed=2))
 
 
-def test_another_model_inside_a_recording_is_not_recorded():
-    model, other = build(VARIANTS["seed"]), build(VARIANTS["seed"], seed=5)
+def test_recording_ignores_other_models():
+    model, other = build(VARIANTS["minimal"]), build(VARIANTS["minimal"], seed=5)
     with record(model) as tensors:
         other(ids(1, 3), ids(1, 2, seed=2))
         logits = model(ids(1, 3), ids(1, 2, seed=2))

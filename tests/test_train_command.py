@@ -1,4 +1,4 @@
-"""What train.py prints and returns."""
+"""train.py prints its plan and results, and its errors with their exit codes."""
 
 import subprocess
 import sys
@@ -109,7 +109,7 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         ([], 2, "--config"),
     ],
 )  # fmt: skip
-def test_mistakes_get_one_line_and_their_exit_code(tmp_path, arguments, code, message):
+def test_train_errors_have_one_line_and_an_exit_code(tmp_path, arguments, code, message):
     (tmp_path / "file").write_text("not a folder")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("precious")
@@ -125,7 +125,7 @@ def test_mistakes_get_one_line_and_their_exit_code(tmp_path, arguments, code, me
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_reader_that_leaves_is_an_error_and_not_a_success(tmp_path):
+def test_closed_output_pipe_is_an_error(tmp_path):
     process = subprocess.Popen(
         [sys.executable, ROOT / "train.py", "--config", "tiny.yaml", *QUICK], cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -136,7 +136,7 @@ def test_a_reader_that_leaves_is_an_error_and_not_a_success(tmp_path):
         assert process.stderr.read() == b""
 
 
-def test_settings_that_changed_since_the_run_began_are_listed(tmp_path):
+def test_changed_settings_are_listed(tmp_path):
     assert train(tmp_path, "--config", "tiny.yaml", *QUICK).code == 0
     result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "training.seed=2")
     assert result.code == 1
@@ -147,7 +147,7 @@ def test_settings_that_changed_since_the_run_began_are_listed(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["--help"], 0), (["--version"], 0), (["--nonsense"], 2)]
 )
-def test_help_and_usage_errors_answer_without_torch(script, arguments, code, tmp_path):
+def test_help_and_usage_errors_do_not_import_torch(script, arguments, code, tmp_path):
     watch = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
     run_script = f"import runpy; sys.argv = {[script, *arguments]!r}; " + (
         f"runpy.run_path({str(ROOT / script)!r}, run_name='__main__')"

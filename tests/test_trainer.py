@@ -1,3 +1,5 @@
+"""The trainer's steps, resuming, checkpoints, callbacks and settings."""
+
 import dataclasses
 import json
 import os
@@ -9,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from minitransformer import Translator
-from minitransformer import evaluation as judging
+from minitransformer import Translator, evaluation
 from minitransformer.data.batching import make_batch
 from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import EOS_ID, PAD_ID
@@ -31,7 +32,7 @@ def without_clock(path: Path) -> list[dict]:
     ]
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
+def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
     first, second, other = (
         trainer_for(tmp_path / name, f"training.seed={seed}")
         for name, seed in (("first", 5), ("second", 5), ("other", 6))
@@ -44,8 +45,8 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def wholes(tmp_path_factory):
-    """Runs of every kind that nothing interrupted."""
+def uninterrupted(tmp_path_factory):
+    """Train a run of every kind without interruption."""
     trainers = {
         kind: trainer_for(tmp_path_factory.mktemp(kind) / "run", *changes)
         for kind, changes in KINDS.items()
@@ -59,8 +60,10 @@ def wholes(tmp_path_factory):
     ("kind", "stop_at"),
     [("transformer", 1), ("transformer", 7), ("transformer", 11), ("recurrent", 7)],
 )
-def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, wholes, kind, stop_at):
-    whole = wholes[kind]
+def test_run_resumed_in_mid_epoch_equals_an_uninterrupted_run(
+    tmp_path, uninterrupted, kind, stop_at
+):
+    expected = uninterrupted[kind]
     first = trainer_for(tmp_path / "parts", *KINDS[kind])
     first.evaluate()
     while first.state.step < stop_at:
@@ -72,11 +75,11 @@ def test_resumed_equals_uninterrupted_with_dropout_in_mid_epoch(tmp_path, wholes
     second = trainer_for(tmp_path / "parts", *KINDS[kind])
     assert second.state.step == stop_at
     second.fit()
-    assert same_bits(weights(whole), weights(second))
-    assert without_clock(whole.run_folder.metrics) == without_clock(second.run_folder.metrics)
-    states = [dataclasses.asdict(trainer.state) for trainer in (whole, second)]
+    assert same_bits(weights(expected), weights(second))
+    assert without_clock(expected.run_folder.metrics) == without_clock(second.run_folder.metrics)
+    states = [dataclasses.asdict(trainer.state) for trainer in (expected, second)]
     for state in states:
-        del state["seconds"], state["metrics_bytes"]  # clock times are of different lengths
+        del state["seconds"], state["metrics_bytes"]  # depend on the wall clock
     assert states[0] == states[1]
 
 
@@ -111,15 +114,15 @@ def test_micro_batches_equal_one_batch(tmp_path, kind, smoothing):
     )  # fmt: skip
     one.model.double()
     many.model.double()
-    whole, parts = one.step(), many.step()
-    assert whole.loss.count == parts.loss.count
-    assert whole.loss.total == pytest.approx(parts.loss.total, rel=1e-12)
-    assert whole.accuracy == parts.accuracy
-    assert whole.gradient_norm == pytest.approx(parts.gradient_norm, rel=1e-12)
+    single, accumulated = one.step(), many.step()
+    assert single.loss.count == accumulated.loss.count
+    assert single.loss.total == pytest.approx(accumulated.loss.total, rel=1e-12)
+    assert single.accuracy == accumulated.accuracy
+    assert single.gradient_norm == pytest.approx(accumulated.gradient_norm, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
+def test_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
     plain = (
         *KINDS[kind],
         *NO_DROPOUT,
@@ -128,21 +131,21 @@ def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
         tmp_path / "run", *plain, "training.schedule=constant", "training.label_smoothing=0.1",
         "training.clip_norm=0.05",
     )  # fmt: skip
-    twin = trainer_for(tmp_path / "twin", *plain).model
-    twin.load_state_dict(trainer.model.state_dict())
-    places = trainer.stream.order[0]
+    reference = trainer_for(tmp_path / "reference", *plain).model
+    reference.load_state_dict(trainer.model.state_dict())
+    indices = trainer.stream.order[0]
     batch = make_batch(
-        [trainer.encoded["train"][place] for place in places.tolist()],
+        [trainer.encoded["train"][index] for index in indices.tolist()],
         trainer.tokenizer.start_id,
     )
     optimizer = torch.optim.AdamW(
         [
-            {"params": [p for p in twin.parameters() if p.dim() > 1], "weight_decay": 0.3},
-            {"params": [p for p in twin.parameters() if p.dim() == 1], "weight_decay": 0.0},
+            {"params": [p for p in reference.parameters() if p.dim() > 1], "weight_decay": 0.3},
+            {"params": [p for p in reference.parameters() if p.dim() == 1], "weight_decay": 0.0},
         ],
         lr=0.01,
     )
-    logits = twin(batch.source, batch.target_input)
+    logits = reference(batch.source, batch.target_input)
     smoothed, plain = (
         functional.cross_entropy(
             logits.transpose(1, 2), batch.target_output,
@@ -151,50 +154,50 @@ def test_a_step_is_adamw_on_the_mean_loss_per_token(tmp_path, kind):
         for smoothing in (0.1, 0.0)
     )  # fmt: skip
     smoothed.backward()
-    norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
+    norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
     optimizer.step()
     report = trainer.step()
     assert report.loss.mean == pytest.approx(float(plain.detach()), rel=1e-5)
-    is_real = batch.target_output != PAD_ID
-    is_right = logits.argmax(-1)[is_real] == batch.target_output[is_real]
-    assert report.accuracy == Sum(int(is_right.sum()), int(is_real.sum()))
+    mask = batch.target_output != PAD_ID
+    is_correct = logits.argmax(-1)[mask] == batch.target_output[mask]
+    assert report.accuracy == Sum(int(is_correct.sum()), int(mask.sum()))
     assert report.gradient_norm == pytest.approx(float(norm), rel=1e-5)
     assert report.gradient_norm > 0.05
-    for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+    for ours, theirs in zip(trainer.model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_callbacks_are_called_in_order(tmp_path):
-    class Diary(Callback):
+    class CallRecorder(Callback):
         def __init__(self):
-            self.entries = []
+            self.calls = []
 
         def on_start(self, trainer):
-            self.entries.append("start")
+            self.calls.append("start")
 
         def on_step(self, trainer, report):
-            self.entries.append(trainer.state.step)
+            self.calls.append(trainer.state.step)
             assert report.loss.count > 0
 
         def on_evaluation(self, trainer, evaluations):
-            self.entries.append(f"evaluation {'+'.join(evaluations)}")
+            self.calls.append(f"evaluation {'+'.join(evaluations)}")
 
         def on_save(self, trainer):
-            self.entries.append("save")
+            self.calls.append("save")
 
         def on_end(self, trainer, exit_code):
-            self.entries.append(f"end {exit_code}")
+            self.calls.append(f"end {exit_code}")
 
-    diary = Diary()
-    trainer_for(tmp_path / "run", callbacks=[diary]).fit()
+    recorder = CallRecorder()
+    trainer_for(tmp_path / "run", callbacks=[recorder]).fit()
     scores = "evaluation train+valid"
-    assert diary.entries == [
+    assert recorder.calls == [
         "start", scores, 1, 2, 3, "save", 4, 5, scores, "save", 6, "save", 7, 8, 9, "save",
         10, scores, "save", 11, 12, scores, "save", "end 0",
     ]  # fmt: skip
 
 
-def test_a_finished_run_trains_no_further_and_more_steps_continue_it(tmp_path):
+def test_finished_run_continues_only_with_more_steps(tmp_path):
     trainer_for(tmp_path / "run").fit()
     again = trainer_for(tmp_path / "run")
     before = weights(again)
@@ -206,7 +209,7 @@ def test_a_finished_run_trains_no_further_and_more_steps_continue_it(tmp_path):
     assert longer.state.step == 15
 
 
-def test_other_settings_and_other_data_are_refused_by_name(tmp_path):
+def test_changed_settings_and_changed_data_are_refused(tmp_path):
     trainer_for(tmp_path / "run").fit()
     with pytest.raises(
         CheckpointError, match=r"settings \(model.d_model: 16, now 8; training.seed: 1, now 9\)"
@@ -225,14 +228,14 @@ def test_best_checkpoint_survives_a_worse_end(tmp_path):
     trainer = trainer_for(tmp_path / "run", "evaluation.best_metric=loss")
     losses = {}
 
-    class Spoiler(Callback):
+    class SpoilWeights(Callback):
         def on_evaluation(self, trainer, evaluations):
             losses[trainer.state.step] = evaluations["valid"].loss.mean
             if trainer.state.step == 5:
                 with torch.no_grad():
                     trainer.model.head.weight.mul_(-50)
 
-    trainer.callbacks.append(Spoiler())
+    trainer.callbacks.append(SpoilWeights())
     trainer.fit()
     assert losses[5] < losses[10]
     folder = RunFolder(tmp_path / "run")
@@ -254,11 +257,13 @@ def test_missing_best_checkpoint_falls_back_to_the_recorded_best_step(tmp_path):
 def test_capped_length_allows_every_reference(tmp_path, monkeypatch):
     trainer = trainer_for(tmp_path / "run", "model.max_length=64")
     pairs = [EncodedPair([4], [5] * 40 + [EOS_ID]), EncodedPair([4] * 30, [EOS_ID])]
-    seen = []
-    monkeypatch.setattr(judging, "translate_ids", lambda *given: seen.append(given[3]) or [[1]] * 2)
+    max_lengths = []
+    monkeypatch.setattr(
+        evaluation, "translate_ids", lambda *given: max_lengths.append(given[3]) or [[1]] * 2
+    )
     for longest in (64, 200):
-        judging.score_batches(trainer.model, pairs, [[0, 1]], EOS_ID, longest, is_capped=True)
-    assert seen == [[64, 64], [2 * 41 + 10, 2 * 30 + 10]]
+        evaluation.score_batches(trainer.model, pairs, [[0, 1]], EOS_ID, longest, is_capped=True)
+    assert max_lengths == [[64, 64], [2 * 41 + 10, 2 * 30 + 10]]
 
 
 def test_without_held_out_pairs_only_training_pairs_are_evaluated(tmp_path):
@@ -271,7 +276,7 @@ def test_without_held_out_pairs_only_training_pairs_are_evaluated(tmp_path):
         trainer_for(tmp_path / "best", f"data.train={data}", "evaluation.best_metric=loss")
 
 
-def test_pairs_that_are_too_long_are_dropped_and_counted(tmp_path):
+def test_too_long_pairs_are_dropped_and_counted(tmp_path):
     data = tmp_path / "own.tsv"
     data.write_bytes(b"a\tb\n" + b"x " * 70 + b"\tlong\nc\td\n" + b'"\t""\n')
     trainer = trainer_for(tmp_path / "run", f"data.train={data}", "tokenizer.words=basic_english")
@@ -304,13 +309,13 @@ def test_init_from_loads_weights_and_trainable_freezes_the_rest(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["absent.safetensors", "school", "lets-go-printed"])
-def test_init_from_names_a_file_or_weights_that_ship(tmp_path, name):
+def test_init_from_refuses_an_unknown_name(tmp_path, name):
     message = f"training.init_from: there is no file '{name}'.*ship: lets-go, lets-go-as-printed"
     with pytest.raises(ConfigError, match=message):
         trainer_for(tmp_path / "run", f"training.init_from={name}")
 
 
-def test_init_from_and_trainable_name_parts_of_a_recurrent_model(tmp_path):
+def test_init_from_and_trainable_accept_parts_of_a_recurrent_model(tmp_path):
     part = "encoder.layers.0.backward_rnn"
     given = {f"{part}.input_proj.weight": torch.full((24, 16), 0.5)}
     save_file(given, tmp_path / "given.safetensors")
@@ -349,8 +354,8 @@ def test_init_from_refuses_other_names_and_shapes(tmp_path, tensors, message):
 
 
 def test_rdrop_brings_two_dropout_passes_closer(tmp_path):
-    apart = {}
-    for rdrop_alpha in (1e-9, 20.0):  # the first draws its passes as the second, and weighs nothing
+    divergence = {}
+    for rdrop_alpha in (1e-9, 20.0):  # 1e-9: also two passes, but a negligible weight
         trainer = trainer_for(
             tmp_path / str(rdrop_alpha), f"training.rdrop_alpha={rdrop_alpha}",
             "training.steps=30", "model.dropout=0.3",
@@ -364,20 +369,20 @@ def test_rdrop_brings_two_dropout_passes_closer(tmp_path):
             ).train()
             torch.manual_seed(1)
             sums.append(float(training_loss(*batch).objective.detach()))
-        apart[rdrop_alpha] = sums[1] - sums[0]
-    assert apart[1e-9] > 2 * apart[20.0] > 0
+        divergence[rdrop_alpha] = sums[1] - sums[0]
+    assert divergence[1e-9] > 2 * divergence[20.0] > 0
 
 
 def test_rdrop_resumes_to_the_same_bits(tmp_path):
-    whole = trainer_for(tmp_path / "whole", "training.rdrop_alpha=2")
-    whole.fit()
+    uninterrupted = trainer_for(tmp_path / "uninterrupted", "training.rdrop_alpha=2")
+    uninterrupted.fit()
     first = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
     while first.state.step < 7:
         first.step()
     first.save()
     second = trainer_for(tmp_path / "parts", "training.rdrop_alpha=2")
     second.fit()
-    assert same_bits(weights(whole), weights(second))
+    assert same_bits(weights(uninterrupted), weights(second))
 
 
 def test_rdrop_without_dropout_is_refused(tmp_path):
@@ -394,7 +399,7 @@ def test_trainable_refuses_a_part_that_does_not_exist(tmp_path):
         trainer_for(tmp_path / "run", "training.trainable=[hed]")
 
 
-def test_the_tokenizer_sees_the_training_split_alone(tmp_path):
+def test_tokenizer_sees_only_the_training_split(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\tb\n")
     (tmp_path / "valid.tsv").write_bytes(b"a zebra\tb cebra\n")
     trainer = trainer_for(
@@ -405,7 +410,7 @@ def test_the_tokenizer_sees_the_training_split_alone(tmp_path):
     assert "cebra" not in trainer.tokenizer.target.tokens
 
 
-def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
+def test_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"a\tb\n")
     (tmp_path / "valid.tsv").write_bytes(b"a\tcebra\n")
     trainer = trainer_for(
@@ -419,7 +424,7 @@ def test_a_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
     assert [row["exact_match"] for row in without_clock(trainer.run_folder.metrics)] == [0.0, 0.0]
 
 
-def test_fresh_moves_nothing_until_the_new_run_can_begin(tmp_path):
+def test_fresh_moves_nothing_until_the_new_run_can_start(tmp_path):
     trainer_for(tmp_path / "run").fit()
     with pytest.raises(DataError):
         trainer_for(tmp_path / "run", "data.train=absent.tsv", fresh=True)
@@ -437,20 +442,20 @@ def test_trainable_head_trains_tied_embeddings(tmp_path):
     assert trained == ["decoder.embedding.weight", "head.bias"]
 
 
-def test_a_finished_run_keeps_its_config(tmp_path):
+def test_finished_run_keeps_its_config(tmp_path):
     trainer_for(tmp_path / "run").fit()
     again = trainer_for(tmp_path / "run", "training.steps=5")
     again.fit()
     assert again.run_folder.load_config().training.steps == 12
 
 
-def test_a_signal_between_two_saves_is_followed_by_a_save(tmp_path):
-    class Impatient(Callback):
+def test_signal_between_two_saves_causes_a_save(tmp_path):
+    class InterruptAtStep4(Callback):
         def on_step(self, trainer, report):
             if trainer.state.step == 4:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    trainer = trainer_for(tmp_path / "run", callbacks=[Impatient()])
+    trainer = trainer_for(tmp_path / "run", callbacks=[InterruptAtStep4()])
     assert trainer.fit() == 143
     assert trainer.run_folder.steps()[0] == 4
 
@@ -475,10 +480,10 @@ def test_bf16_trains_nearly_the_same_and_keeps_float32_weights(tmp_path, shape):
         *shape,
         *NO_DROPOUT,
     )
-    whole = trainer_for(tmp_path / "whole", *shape)
+    full = trainer_for(tmp_path / "full", *shape)
     half = trainer_for(tmp_path / "half", *shape, "training.precision=bf16")
     for step in range(5):
-        losses = [trainer.step().loss.mean for trainer in (whole, half)]
+        losses = [trainer.step().loss.mean for trainer in (full, half)]
         assert losses[1] == pytest.approx(losses[0], rel=0.02)
         assert losses[1] != losses[0], step
     assert {value.dtype for value in weights(half).values()} == {torch.float32}

@@ -1,4 +1,4 @@
-"""translate.py from the command line and on a terminal."""
+"""translate.py translates arguments, files, pipes and lines typed on a terminal."""
 
 import os
 import pty
@@ -131,12 +131,12 @@ def test_translate_loads_core_only(tiny):
     result = subprocess.run(command, cwd=tiny.folder, capture_output=True, text=True, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     assert "minitransformer.model.transformer" in loaded
-    needless = tuple(
+    unneeded = tuple(
         f"minitransformer.{name}"
         for name in ("console", "doctor", "evalu", "explain", "export", "metrics", "model.loss",
                      "model.recurrent", "prompt", "training", "worked")
     )  # fmt: skip
-    assert not [name for name in loaded if name.startswith(needless)]
+    assert not [name for name in loaded if name.startswith(unneeded)]
     assert len([name for name in loaded if name.startswith("minitransformer.")]) <= 20
 
 
@@ -219,7 +219,7 @@ def test_translate_unwritable_output_is_named(tiny):
 
 
 class Terminal:
-    """The other end of a process's terminal."""
+    """The test's end of a pseudo-terminal."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -229,7 +229,7 @@ class Terminal:
         os.write(self.handle, keys)
 
     def press_until(self, key: bytes, wanted: bytes) -> None:
-        """Press a key again and again: readline notices a signal only while it waits for a key."""
+        """Press a key repeatedly, as readline notices a signal only while it waits for a key."""
         for _ in range(10):
             if wanted in self.unread:
                 break
@@ -241,7 +241,7 @@ class Terminal:
         self.read_until(wanted)
 
     def read_until(self, wanted: bytes) -> bytes:
-        """What was shown up to and with `wanted`; what comes after stays unread."""
+        """Return the output up to and including `wanted`; what follows stays unread."""
         deadline = time.monotonic() + 30
         while wanted not in self.unread:
             assert time.monotonic() < deadline, self.unread
@@ -265,7 +265,7 @@ def test_prompt_on_terminal(tiny):
         terminal.type(b"half a sent")
         terminal.read_until(b"half a sent")
         terminal.press_until(b"\x03", b"> ")  # Ctrl-C
-        terminal.type(b"\x1b[A\r")  # the line before, again
+        terminal.type(b"\x1b[A\r")  # the previous line
         assert b"\nVamos\r\n  Vamos " in terminal.read_until(b"<EOS>")
         terminal.read_until(b"> ")
         terminal.type(b"\x04")  # Ctrl-D

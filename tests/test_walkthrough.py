@@ -1,4 +1,4 @@
-"""A walk-through has what the model computed, and its check finds any other value."""
+"""A walk-through has the values that the model computed, and its check finds changed ones."""
 
 import dataclasses
 import re
@@ -46,7 +46,7 @@ SHAPES = {
 RECURRENT = ("model.kind=recurrent", "model.positional_encoding=none")
 SHAPES |= {
     "gru": (*RECURRENT, "model.scale_scores=false"),
-    "gru-both-ways": (
+    "gru-bidirectional": (
         *RECURRENT,
         "model.bidirectional=true",
         "model.attention=multiplicative",
@@ -85,7 +85,7 @@ def translators(tmp_path_factory):
 
 
 @every_shape
-def test_walkthrough_is_the_translation_and_passes_its_check(shape, translators):
+def test_walkthrough_equals_the_translation_and_passes_its_check(shape, translators):
     translator = translators[shape]
     walk = walk_through(translator, SENTENCE)
     translation = translator.translate([SENTENCE])[0]
@@ -293,8 +293,8 @@ def lets_go(tmp_path_factory):
     return Translator.load(folder / "runs" / "lets-go")
 
 
-def test_walkthrough_of_lets_go_is_the_sheet(lets_go):
-    """Every value of the sheet's steps (1) to (5), at its precision where it has no slip."""
+def test_walkthrough_of_lets_go_equals_the_sheet(lets_go):
+    """Compare every value of the sheet's steps (1) to (5) that is not a slip, at its precision."""
     walk = walk_through(lets_go, "Let's go", expected="Vamos")
     assert [step.produced for step in walk.steps] == ["Vamos", "<EOS>"]
     recorded = {}

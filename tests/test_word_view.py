@@ -1,4 +1,4 @@
-"""Subwords merged into words: in attention, in occlusion, and with --merge-subwords."""
+"""--merge-subwords merges subwords into words in attention maps and in occlusion."""
 
 import json
 import math
@@ -51,11 +51,11 @@ def test_words_of_subwords_are_those_of_the_word_tokenizer(bpe, text):
     assert len(words) < len(encoded.ids)
 
 
-def test_words_of_keeps_markers_apart_and_pieces_whole(bpe):
+def test_words_of_never_merges_special_tokens_or_splits_pieces(bpe):
     go = bpe.ids["▁go"]
     words = bpe.words_of([BOS_ID, go, PAD_ID, bpe.ids["o"]], ["<BOS>", "▁go", "(▁t)", "o"])
     assert [word.text for word in words] == ["<BOS>", "go", "(▁t)", "o"]
-    assert bpe.words_of([go], ["▁5€"]) == [Word("5€", [0])]  # two words in one piece
+    assert bpe.words_of([go], ["▁5€"]) == [Word("5€", [0])]  # two words in one subword
     assert bpe.words_of([go, go], ["▁", "▁"]) == [Word("▁", [0]), Word("▁", [1])]
     assert bpe.words_of([], []) == []
     unknown = bpe.words_of([go, UNK_ID, bpe.ids["o"], UNK_ID], ["▁go", "<UNK>", "o", "<UNK>"])
@@ -81,27 +81,27 @@ FED, NEW = ["<BOS>", "▁es", "cue", "la"], ["▁es", "cue", "la", "<EOS>"]
 
 def test_merge_subwords_adds_columns_and_averages_rows():
     view = cross_view(FED, NEW, ["▁a", "▁sch", "ool"], heads=2)
-    whole = merge_subwords(view, WORDS)
-    assert (whole.queries, whole.produced) == (["<BOS>", "escuela"], ["escuela", "<EOS>"])
-    assert whole.keys == ["a", "school"]
+    merged = merge_subwords(view, WORDS)
+    assert (merged.queries, merged.produced) == (["<BOS>", "escuela"], ["escuela", "<EOS>"])
+    assert merged.keys == ["a", "school"]
     columns = torch.stack((view.weights[..., 0], view.weights[..., 1:].sum(-1)), dim=-1)
     expected = torch.stack((columns[:, :3].mean(1), columns[:, 3]), dim=1)
-    assert whole.weights.allclose(expected)
-    assert whole.weights.sum(-1).allclose(torch.ones(2, 2))
+    assert merged.weights.allclose(expected)
+    assert merged.weights.sum(-1).allclose(torch.ones(2, 2))
     by_fed = merge_subwords(view, WORDS, rows_by_fed=True)
-    assert (by_fed.queries, by_fed.produced) == (whole.queries, whole.produced)
+    assert (by_fed.queries, by_fed.produced) == (merged.queries, merged.produced)
     assert by_fed.weights.allclose(
         torch.stack((columns[:, 0], columns[:, 1:].mean(1)), dim=1)
     )  # the same labels, but other rows are averaged
 
 
 def test_merge_subwords_keeps_later_words_masked():
-    whole = merge_subwords(masked_view(FED, NEW), WORDS)
-    assert whole.queries == whole.keys == ["<BOS>", "escuela"]
-    assert whole.produced == ["escuela", "<EOS>"]
-    assert whole.allowed.tolist() == [[True, False], [True, True]]
+    merged = merge_subwords(masked_view(FED, NEW), WORDS)
+    assert merged.queries == merged.keys == ["<BOS>", "escuela"]
+    assert merged.produced == ["escuela", "<EOS>"]
+    assert merged.allowed.tolist() == [[True, False], [True, True]]
     first = (1 / 2 + 1 / 3 + 1 / 4) / 3
-    assert torch.tensor([[[1, 0], [first, 1 - first]]]).allclose(whole.weights)
+    assert torch.tensor([[[1, 0], [first, 1 - first]]]).allclose(merged.weights)
 
 
 def test_merge_subwords_merges_both_axes_of_the_encoder():
@@ -111,13 +111,13 @@ def test_merge_subwords_merges_both_axes_of_the_encoder():
         "encoder.layers.0.self_attention", "self-attention", tokens, [], tokens, weights,
         torch.ones(3, 3, dtype=torch.bool),
     )  # fmt: skip
-    whole = merge_subwords(view, WORDS)
-    assert (whole.queries, whole.keys, whole.produced) == (["a", "school"], ["a", "school"], [])
-    assert whole.weights.allclose(torch.tensor([[[0.5, 0.5], [0.4, 0.6]]]))
+    merged = merge_subwords(view, WORDS)
+    assert (merged.queries, merged.keys, merged.produced) == (["a", "school"], ["a", "school"], [])
+    assert merged.weights.allclose(torch.tensor([[[0.5, 0.5], [0.4, 0.6]]]))
 
 
 @pytest.fixture(scope="module")
-def piece_run(tmp_path_factory):
+def bpe_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("pieces") / "run"
     trainer_for(path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60", "model.source_eos=true",
                 "model.num_heads=2", "model.max_length=14").fit()  # fmt: skip
@@ -125,8 +125,8 @@ def piece_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def walk(piece_run):
-    return walk_through(Translator.load(piece_run), "I go home")
+def walk(bpe_run):
+    return walk_through(Translator.load(bpe_run), "I go home")
 
 
 def test_views_by_words_has_every_attention_of_a_walk(walk):
@@ -134,7 +134,7 @@ def test_views_by_words_has_every_attention_of_a_walk(walk):
     assert [view.name for view in views] == [view.name for view in attention_views(walk)]
     cross = views[-1]
     assert cross.keys == ["I", "go", "home", "<EOS>"]
-    assert cross.queries[1:] == cross.produced[:-1]  # a row was fed the word before
+    assert cross.queries[1:] == cross.produced[:-1]  # each row was fed the previous word
     assert views_by_words(walk, rows_by_fed=True)[-1].queries[0] == "<EOS>"
 
 
@@ -168,10 +168,10 @@ def test_produced_words_cannot_occlude_the_only_source_word(tmp_path):
         assert (word.attention, word.why) == (pytest.approx([1.0]), [None])
 
 
-def test_merge_subwords_option_works_with_every_output(piece_run, tmp_path):
+def test_merge_subwords_option_works_with_every_output(bpe_run, tmp_path):
     def output_of(*arguments: object) -> str:
         result = run(
-            "translate.py", "--run", piece_run, "--merge-subwords", *arguments, folder=tmp_path
+            "translate.py", "--run", bpe_run, "--merge-subwords", *arguments, folder=tmp_path
         )
         assert result.code == 0, result.err
         return result.out
@@ -219,8 +219,8 @@ def test_merge_subwords_option_alone_is_refused(tmp_path):
     assert "--merge-subwords goes with --walkthrough or --attention" in result.err
 
 
-def test_prompt_shows_whole_words(piece_run, capsys):
-    prompt = Prompt(Translator.load(piece_run), scores=False)
+def test_prompt_shows_whole_words(bpe_run, capsys):
+    prompt = Prompt(Translator.load(bpe_run), scores=False)
     prompt.answer("I go home")
     prompt.answer(":attention words")
     assert "3 home" in capsys.readouterr().out

@@ -1,3 +1,5 @@
+"""Text is split into words and joined again in any script."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,11 +26,11 @@ from minitransformer.data.tokenizer import join_words, normalize, split_words
         ("", []),
     ],
 )
-def test_words_are_what_a_reader_calls_words(text, words):
+def test_split_words_in_many_scripts(text, words):
     assert split_words(text) == words
 
 
-def test_a_letter_and_its_marks_are_one_spelling():
+def test_normalize_gives_a_letter_and_its_marks_one_spelling():
     composed, decomposed = "está", "esta\u0301"
     assert split_words(normalize(composed)) == split_words(normalize(decomposed))
 
@@ -37,22 +39,22 @@ def test_a_letter_and_its_marks_are_one_spelling():
     "text",
     ["¿Dónde está, «mi amigo»?", "আমি স্কুলে যাই।", "(Let's go!)", "3.14 is fine.", "“Yes”, he said."],
 )
-def test_ordinary_sentences_come_back_as_they_were(text):
+def test_join_words_restores_ordinary_sentences(text):
     assert join_words(split_words(text)) == text
 
 
 @given(st.text())
-def test_splitting_joining_and_splitting_again_gives_the_same_words(text):
+def test_split_join_split_gives_the_same_words(text):
     words = split_words(normalize(text))
     assert split_words(normalize(join_words(words))) == words
 
 
 @given(st.text())
-def test_no_character_but_space_is_lost(text):
+def test_split_words_loses_only_spaces(text):
     assert "".join(split_words(text)) == "".join(c for c in text if not c.isspace())
 
 
 @given(st.text(alphabet="ab'’.,1 ()¿!—\u200c\u200d👩🏽ািক্।\u0338=<"))
-def test_awkward_neighbours_also_come_back(text):
+def test_split_join_split_of_awkward_characters(text):
     words = split_words(normalize(text))
     assert split_words(normalize(join_words(words))) == words

@@ -1,4 +1,4 @@
-"""python -m minitransformer.worked: the list, a sheet, other formats, one's own sheet."""
+"""python -m minitransformer.worked lists, prints, converts and checks sheets."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_own_sheet_with_slip_exits_1(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "message"),
     [
         (["let-go"], 2, "there is no example 'let-go': did you mean 'lets-go'?"),
         (["lets-go", "--file", "x"], 2, "give the name of an example or --file, not both"),
@@ -106,17 +106,17 @@ def test_own_sheet_with_slip_exits_1(tmp_path):
         (["lets-go", "--weights", "."], 1, ".: Is a directory"),
     ],
 )
-def test_usage_error_is_one_line(arguments, code, complaint, tmp_path):
+def test_usage_error_is_one_line(arguments, code, message, tmp_path):
     (tmp_path / "latin1.yaml").write_bytes("title: né".encode("latin1"))
     (tmp_path / "broken.yaml").write_text("a: 1\n b: [")
     result = worked(tmp_path, *arguments)
     assert (result.code, result.out) == (code, "")
-    assert complaint in result.err
+    assert message in result.err
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="has no such device")
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs /dev/zero")
 @pytest.mark.parametrize(
-    ("make", "complaint"),
+    ("make", "message"),
     [
         (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
         (os.mkfifo, "not a regular file"),
@@ -124,13 +124,13 @@ def test_usage_error_is_one_line(arguments, code, complaint, tmp_path):
     ],
     ids=["device", "pipe", "large"],
 )
-def test_endless_file_is_refused(make, complaint, tmp_path):
+def test_endless_file_is_refused(make, message, tmp_path):
     make(tmp_path / "own.yaml")
     for result in (
         worked(tmp_path, "--file", "own.yaml"),
         run("train.py", "--config", "own.yaml", folder=tmp_path),
     ):
-        assert (result.code, result.err) == (2, f"error: own.yaml: {complaint}\n")
+        assert (result.code, result.err) == (2, f"error: own.yaml: {message}\n")
 
 
 def test_procedure_checked_on_run(tiny_bn, tmp_path):

@@ -1,4 +1,4 @@
-"""A reader's own sheet: a slip is found at its cell, rounding is no slip, errors say where."""
+"""A user's own sheet: slips are found by cell, rounding is accepted, errors have a position."""
 
 import copy
 
@@ -59,7 +59,7 @@ def worked(text: str):
     return check_sheet(read_sheet(text, "mine.yaml", "mine"))
 
 
-def test_own_sheet_rounding_is_no_slip():
+def test_own_sheet_rounding_is_not_a_slip():
     result = worked(HOMEWORK)
     assert result.is_explained
     assert result.counts()["rounded"] > 0
@@ -95,7 +95,7 @@ def test_own_sheet_wrong_cell_is_found(step, row, column):
 
 
 def test_own_sheet_followers_of_slip():
-    # 2·2 + 1·1 written as 6 instead of 5, and then carried on faithfully.
+    # 2·2 + 1·1 written as 6 instead of 5, and used in all later steps.
     text = HOMEWORK.replace("[[2, 3, 5],", "[[2, 3, 6],")
     text = text.replace("[[1.41, 2.12, 3.54],", "[[1.41, 2.12, 4.24],")
     text = text.replace("[[0.09, 0.18, 0.73],", "[[0.05, 0.10, 0.85],")
@@ -139,7 +139,7 @@ def rounded_rows(values: torch.Tensor, decimals: int) -> tuple[str, torch.Tensor
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 4), st.booleans())
 def test_any_rounded_calculation_is_explained(seed, decimals, size, from_rounded):
-    """With ties and all, whether the writer goes on with rounded numbers or with exact ones."""
+    """Ties are included, and later steps use either rounded or exact numbers."""
     torch.manual_seed(seed)
     x = torch.randint(-9, 10, (size, 3)).double() / 4
     w = torch.randint(-9, 10, (3, 3)).double() / 4
@@ -160,7 +160,7 @@ def test_any_rounded_calculation_is_explained(seed, decimals, size, from_rounded
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "expected"),
     [
         (("times(X, W_Q)", "times(W_Q, X)"), "step 'Q': times(W_Q, X): 2×2 times 3×2 cannot be"),
         (("dot_scores(Q, K)", "dot_scores(Q, E)"), "step 'E': dot_scores(Q, E): no matrix 'E'"),
@@ -201,12 +201,12 @@ def test_any_rounded_calculation_is_explained(seed, decimals, size, from_rounded
         (("title: Homework", "given: 5"), "duplicate key 'given'"),
     ],
 )  # fmt: skip
-def test_sheet_error_names_position(change, complaint):
+def test_sheet_error_names_position(change, expected):
     assert change[0] in HOMEWORK
     with pytest.raises(UserError) as caught:
         worked(HOMEWORK.replace(*change, 1))
     message = str(caught.value)
-    assert complaint in message
+    assert expected in message
     assert message.startswith("mine.yaml:")
     assert "\n" not in message
 
@@ -238,7 +238,7 @@ def test_malformed_sheet_is_one_line(text):
 
 
 def hows(text: str) -> dict[str, str]:
-    """What is said of every number that is wrong."""
+    """Return the verdict on every wrong number."""
     return {
         each.step.full_name(cell): verdict.text
         for each in worked(text).steps
@@ -255,7 +255,7 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
 @pytest.mark.parametrize(
     ("sheet", "wrong"),
     [
-        (  # a step that nobody printed stands between a slip and what follows from it
+        (  # an unprinted step between a slip and what follows from it
             steps(
                 "name: Q, compute: 'times(X, W)', printed: [[1, 1], [0, 3]]",
                 "name: E, compute: 'dot_scores(Q, X)'",
@@ -265,25 +265,25 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
             {"Q[2,2]": "unexplained", "A[2,1]": "follows Q[2,2] nearest",
              "A[2,2]": "follows Q[2,2] nearest"},
         ),
-        (  # a slip, a second one in what follows, and then on with what the first one gave
+        (  # a second slip in what follows from the first, whose result is used later
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 40, 40]",
                   "name: H, compute: 'product(G, 10)', printed: [100, 300, 400]"),
             {"F[2]": "unexplained", "G[2]": "unexplained",
              "H[2]": "follows F[2] corrected nearest"},
         ),
-        (  # a slip, and on with the right value: nothing follows
+        (  # a slip that is not used later: nothing follows
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 20, 40]"),
             {"F[2]": "unexplained"},
         ),
-        (  # the same where numbers are cut: 2.6, not 2.7, is what should have stood there
+        (  # the same with truncation: the right number is 2.6, not 2.7
             steps("name: Q, compute: a, printed: 9.6",
                   "name: Y, compute: 'product(Q, 100)', printed: 260",
                   given="a: 2.67", rounding="truncated"),
             {"Q[1]": "unexplained"},
         ),
-        (  # a calculator goes on with the slip, and rounds only what is written down
+        (  # later steps use the slip, and intermediate results are not rounded
             steps("name: s, compute: 'scaled(a, 2)', printed: [0.71, 1.41, 2.38]",
                   "name: p, compute: 'softmax(s)', printed: [0.12, 0.24, 0.64]",
                   "name: c, compute: 'times(p, h)', printed: [13.95, 21.56]",
@@ -292,29 +292,29 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
              "p[2]": "follows s[3] nearest", "p[3]": "follows s[3] nearest",
              "c[1]": "follows s[3] carried nearest", "c[2]": "follows s[3] carried nearest"},
         ),
-        (  # two slips that only together change what is printed
+        (  # two slips that only together explain a printed number
             steps("name: F, compute: a, printed: [1.2, 2.2, 4]",
                   "name: G, compute: 'total(F)', printed: 7.4"),
             {"F[1]": "unexplained", "F[2]": "unexplained",
              "G[1]": "follows F[1]+F[2] nearest"},
         ),
-        (  # a reprinted slip is no second one
+        (  # a reprinted slip is not a second one
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: H, compute: F, printed: [1, 3, 4], reprint: true"),
             {"F[2]": "unexplained", "H[2]": "follows F[2] nearest"},
         ),
-        (  # beside numbers with decimals, a bare 0 or 1 is no rounding of 0.33
+        (  # among numbers with decimals, 0 and 1 are not accepted as rounded
             steps("name: F, compute: 'softmax(a)', printed: [0.04, 0, 1]"),
             {"F[2]": "unexplained", "F[3]": "unexplained"},
         ),
-        (  # unless the step says that it is
+        (  # unless the step has decimals: 0
             steps("name: F, compute: 'softmax(a)', printed: [0.04, 0, 1], decimals: 0"), {},
         ),
-        (  # an empty cell is nobody's slip
+        (  # an empty cell is not a slip
             steps("name: F, compute: a, printed: [1, '?', 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 20, 40]"), {},
         ),
-        (  # a slip goes through an empty cell as it does through a step that is not printed
+        (  # a slip is followed through an empty cell as through an unprinted step
             steps("name: F, compute: 'times(x, W)', printed: [4, 6]",
                   "name: G, compute: 'times(F, W)', printed: [14, '?']",
                   "name: H, compute: 'plus(G, x)', printed: [15, 18]",
@@ -324,7 +324,7 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
         ),
         (steps("name: F, compute: 'product(a, 10000000000)', printed: [10000000005, 2e10, 4e10]"),
          {"F[1]": "unexplained"}),
-        (  # a slip that the sheet announces itself
+        (  # a slip that the sheet declares
             steps("name: F, compute: a, printed: [1, 3, 4]",
                   "name: G, compute: 'product(F, 10)', printed: [10, 30, 40]")
             + "slips: [{number: 7, step: F, cells: [2], wrote: 3, right: 2, as: 'entry(a, 1, 2)'}]",
@@ -336,7 +336,7 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
             + "slips: [{number: 7, step: F, cells: [2], wrote: 3, right: 2, as: 'root(9)'}]",
             {"F[2]": "slip 7", "G[2]": "follows 7 nearest"},
         ),
-        (  # damaged and unclear places of one's own
+        (  # cells declared as scan damage or uncheckable
             steps("name: F, compute: a, printed: [1, 2, 4], scan: [{cell: 2, shows: Z}]",
                   "name: G, compute: 'product(F, 2)', printed: [2, 9, 8], uncheckable: {cells: 2}"),
             {},
@@ -395,7 +395,7 @@ slips:
 
 @pytest.mark.slow
 def test_sheet_wrong_type_anywhere_is_one_line():
-    """Every value of a sheet that has all keys, replaced by every other kind of value."""
+    """Replace every value of a sheet that has all keys by every other kind of value."""
     full = yaml.load(FULL_SHEET, Loader=yaml.BaseLoader)
     assert worked(FULL_SHEET).is_explained
     tried = 0
@@ -422,7 +422,7 @@ def test_sheet_wrong_type_anywhere_is_one_line():
 
 
 def paths(data, path=()):
-    """The paths of everything inside nested lists and mappings."""
+    """Yield the path of everything inside nested lists and mappings."""
     if path:
         yield path
     keys = range(len(data)) if isinstance(data, list) else data if isinstance(data, dict) else ()

@@ -1,4 +1,4 @@
-"""Every printed number of the hand-worked sheets is compared with what our own code makes of it."""
+"""Every printed number of the hand-worked sheets is compared with our own computation."""
 
 import dataclasses
 from collections import Counter
@@ -17,35 +17,35 @@ COUNTED = [name for name in SHIPPED if name != "lets-go-as-printed"]
 
 
 @pytest.fixture(scope="module")
-def works():
+def results():
     return {name: check_sheet(load_shipped(name)) for name in SHIPPED}
 
 
-def total(works, *, reprints=False):
-    counts = sum((works[name].counts(reprints=reprints) for name in COUNTED), Counter())
+def total(results, *, reprints=False):
+    counts = sum((results[name].counts(reprints=reprints) for name in COUNTED), Counter())
     return [counts[category] for category in CATEGORIES]
 
 
-def test_first_prints_counts(works):
+def test_first_prints_counts(results):
     # agrees, rounded, slips, what follows from them, scan damage, not checkable, unexplained
-    assert total(works) == [286, 265, 33, 29, 18, 7, 0]
-    assert sum(total(works)) == 638
+    assert total(results) == [286, 265, 33, 29, 18, 7, 0]
+    assert sum(total(results)) == 638
 
 
-def test_reprints_counts(works):
-    assert total(works, reprints=True) == [203, 86, 18, 12, 11, 0, 0]
+def test_reprints_counts(results):
+    assert total(results, reprints=True) == [203, 86, 18, 12, 11, 0, 0]
 
 
-def test_shipped_sheets_have_no_errors(works):
-    assert [checked.errors for checked in works.values()] == [[]] * len(SHIPPED)
-    assert all(checked.is_explained for checked in works.values())
+def test_shipped_sheets_have_no_errors(results):
+    assert [checked.errors for checked in results.values()] == [[]] * len(SHIPPED)
+    assert all(checked.is_explained for checked in results.values())
     assert {path.stem for path in SHEETS.glob("*.yaml")} == set(SHIPPED)
 
 
-def test_slips_all_25_with_right_values(works):
-    slips = [slip for name in COUNTED for slip in works[name].sheet.slips]
+def test_slips_all_25_with_right_values(results):
+    slips = [slip for name in COUNTED for slip in results[name].sheet.slips]
     assert {int(slip.number) for slip in slips} == set(range(1, 26))
-    # That `right` is a rounding of our own value is checked by the run itself.
+    # check_sheet verifies that each `right` is our own value, rounded.
     rights = {slip.number: slip.right for slip in slips}
     assert rights["1"] == ("12",)
     assert rights["15"] == ("0",)
@@ -53,11 +53,11 @@ def test_slips_all_25_with_right_values(works):
     assert rights["22"] == ("0.441", "0.272", "0.201")
 
 
-def test_hidden_weights_explain_24_values(works):
+def test_hidden_weights_explain_24_values(results):
     hows = [
         verdict.text
         for name in COUNTED
-        for each in works[name].steps
+        for each in results[name].steps
         if not each.step.is_reprint
         for verdict in each.verdicts.values()
     ]
@@ -97,7 +97,7 @@ def test_changed_digit_changes_verdict(name):
 
 
 def other_digits(text: str) -> list[str]:
-    """Every text with one digit raised or lowered by one."""
+    """Return every text with one digit raised or lowered by one."""
     return [
         f"{text[:index]}{(int(digit) + change) % 10}{text[index + 1 :]}"
         for index, digit in enumerate(text)
@@ -107,7 +107,7 @@ def other_digits(text: str) -> list[str]:
 
 
 def changed(sheet, step_name, **changes):
-    """A sheet with one step changed."""
+    """Return a sheet with one step changed."""
     steps = tuple(
         dataclasses.replace(step, **changes) if step.name == step_name else step
         for step in sheet.steps
@@ -152,9 +152,9 @@ def test_also_formula_mismatch_is_an_error():
 
 
 def test_lets_go_model_computes_printed_vectors():
-    ought, printed = (trace_sheet(load_shipped(name)) for name in ("lets-go", "lets-go-as-printed"))
+    right, printed = (trace_sheet(load_shipped(name)) for name in ("lets-go", "lets-go-as-printed"))
     # The printed (3) and (5) are [5.9, 0.5] and [1.4, 6.7], from rounded numbers.
-    assert ought["decoder.output"][0].tolist() == [
+    assert right["decoder.output"][0].tolist() == [
         pytest.approx([5.838141518331468, 0.4311380750610705], abs=1e-12),
         pytest.approx([1.462455659564459, 8.424656763140954], abs=1e-12),
     ]
@@ -179,8 +179,8 @@ def test_lets_go_weights_are_the_printed_ones():
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
 
 
-def test_positional_sheet_question(works):
-    values = {each.step.name: each.values["exact"].item() for each in works["positional-4d"].steps
+def test_positional_sheet_question(results):
+    values = {each.step.name: each.values["exact"].item() for each in results["positional-4d"].steps
               if each.step.name in ("PE33", "PE33_boxed")}  # fmt: skip
     assert values == {
         "PE33": pytest.approx(0.9995500337489875, abs=1e-15),  # cos 0.03

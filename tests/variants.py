@@ -1,4 +1,4 @@
-"""Small models of every shape, over which the facts that hold for any model are stated."""
+"""Configs of small models of every kind and shape, and functions that build them."""
 
 import torch
 from torch import nn
@@ -15,8 +15,8 @@ MODERN = {
 }  # fmt: skip
 
 TRANSFORMERS = {
-    "seed": ModelConfig(d_model=8, embedding_std=1.0),
-    "seed-unscaled": ModelConfig(d_model=8, embedding_std=1.0, scale_scores=False),
+    "minimal": ModelConfig(d_model=8, embedding_std=1.0),
+    "minimal-unscaled": ModelConfig(d_model=8, embedding_std=1.0, scale_scores=False),
     "pre-norm": ModelConfig(**MODERN),
     "post-norm": ModelConfig(**MODERN | {"norm": "post", "activation": "gelu"}),
     "learned": ModelConfig(**MODERN | {"positional_encoding": "learned", "max_length": 32}),
@@ -43,12 +43,12 @@ RECURRENTS = {
         scale_scores=False,
     ),
     "gru-none": ModelConfig(**LAYERED | {"attention": "none", "dropout": 0.3}),
-    "gru-both-ways": ModelConfig(
+    "gru-bidirectional": ModelConfig(
         **LAYERED
         | {"bidirectional": True, "attention": "multiplicative", "positional_encoding": "learned"}
     ),
     "lstm": ModelConfig(**LAYERED | {"cell": "lstm", "attention": "multiplicative"}),
-    "lstm-both-ways": ModelConfig(
+    "lstm-bidirectional": ModelConfig(
         **LAYERED
         | {
             "cell": "lstm",
@@ -71,18 +71,18 @@ VARIANTS = TRANSFORMERS | RECURRENTS
 
 
 def build(config: ModelConfig, seed: int = 0) -> EncoderDecoder:
-    """A model in eval mode whose outputs are far from uniform."""
+    """Return a model in eval mode whose outputs are far from uniform."""
     torch.manual_seed(seed)
     source_vocab = TARGET_VOCAB if config.tie_embeddings == "all" else SOURCE_VOCAB
     model = build_model(config, source_vocab, TARGET_VOCAB, PAD_ID)
     with torch.no_grad():
-        for parameter in model.parameters():  # biases and norms start at constants otherwise
+        for parameter in model.parameters():  # biases and norms are initialized to constants
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model.eval()
 
 
 def with_weights(layer: nn.Module) -> nn.Module:
-    """A layer on its own, drawn as `init_weights` draws whole models."""
+    """Initialize the linear parts of a layer as `init_weights` does for a model, and return it."""
     torch.manual_seed(0)
     for module in layer.modules():
         if isinstance(module, nn.Linear):
@@ -91,6 +91,6 @@ def with_weights(layer: nn.Module) -> nn.Module:
 
 
 def ids(rows: int, length: int, seed: int = 1, vocab: int = TARGET_VOCAB) -> torch.Tensor:
-    """Random ids without padding."""
+    """Return random ids without padding."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(1, vocab, (rows, length), generator=generator)
