@@ -337,9 +337,11 @@ RENAMED_VALUES = [
     ("tokenizer: {max_size: 9}", "'tokenizer.max_size' was renamed to 'tokenizer.vocab_size'"),
     ("training: {consistency: 0.5}", "'training.consistency' was renamed to "
      "'training.rdrop_alpha'; instead of 0.5, write 1.0"),
-    ("model: {inner_dropout: 0.1}", "'model.inner_dropout' was renamed to "
-     "'model.self_attention_dropout' and 'model.cross_attention_dropout' and "
+    ("model: {inner_dropout: 0.1}", "'model.inner_dropout' was split into "
+     "'model.self_attention_dropout', 'model.cross_attention_dropout' and "
      "'model.activation_dropout'"),
+    ("hygiene: {}", "'hygiene' was renamed to 'filters'"),
+    ("hygiene: {empti: skip}", "unknown key 'hygiene.empti': did you mean 'empty'?"),
     ("training: {train_only: [encoder.layers.0.feed_forward.widen]}",
      "'training.train_only' was renamed to 'training.trainable'; instead of "
      "[encoder.layers.0.feed_forward.widen], write [encoder.layers.0.feed_forward.fc1]"),

@@ -125,8 +125,10 @@ def edit(path: Path, old: str, new: str) -> None:
          "model.source_eos is true, not false"),
         ("inner-dropout", "  inner_dropout: 0.1", "  inner_dropout: 0.2",
          "model.activation_dropout is 0.2, not 0.1"),
+        ("words", "tokenizer:\n", "modle: {}\ntokenizer:\n", "unknown key 'modle'"),
         ("gru", "  attention_output: ", "  output_projection: false\n  attention_output: ",
-         "'model.attention_output' and 'model.output_projection' are one setting, given twice"),
+         "'model.attention_output' is an earlier name of 'model.output_projection'; "
+         "give only one of them"),
     ],
 )  # fmt: skip
 def test_changed_setting_of_an_old_run_is_refused(name, old, new, message, tmp_path):
