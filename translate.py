@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 FORMATS = (".html", ".json", ".md")  # of walk-throughs as files
-CONFLICTS = {  # of options with others, and why
-    "attention": (
-        ("walkthrough", "tokens", "scores", "output", "beam"), "draws greedy translations"
-    ),
-    "walkthrough": (("tokens", "scores", "output", "beam"), "explains greedy translations"),
-    "tokens": (("scores", "beam"), "does not translate"),
-}  # fmt: skip
+CONFLICTS = {  # options that do not go together
+    "attention": ("walkthrough", "tokens", "scores", "output", "beam"),
+    "walkthrough": ("tokens", "scores", "output", "beam"),
+    "tokens": ("scores", "beam"),
+}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -79,7 +77,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--merge-subwords", action="store_true",
-        help="with --walkthrough or --attention: also show words, where tokens are subwords",
+        help="with --walkthrough: also show whole words; with --attention: draw them, not subwords",
     )  # fmt: skip
     add_weights_options(parser, all="each of them, with --walkthrough FILE.html")
     add_search_options(parser)
@@ -101,7 +99,7 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         return value > 1 if name == "beam" else value is not None and value is not False
 
-    check_walkthrough_file(options)
+    take_walkthrough_value(options)
     for name in ("full", "step", "only", "expected", "precision"):
         if is_given(name) and not is_given("walkthrough"):
             raise UsageError(f"--{name} goes with --walkthrough")
@@ -109,10 +107,12 @@ def check(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} is for the terminal; a file has everything")
     if options.merge_subwords and not (is_given("walkthrough") or options.attention):
         raise UsageError("--merge-subwords goes with --walkthrough or --attention")
-    for name, (others, reason) in CONFLICTS.items():
+    for name, others in CONFLICTS.items():
         for other in others:
             if is_given(name) and is_given(other):
-                raise UsageError(f"--{name} does not go with --{other}: it {reason}")
+                is_greedy = other == "beam" and name != "tokens"
+                reason = ": it shows greedy translations" * is_greedy
+                raise UsageError(f"--{name} does not go with --{other}{reason}")
     check_search_options(options)
     if options.n_best is not None and not 1 <= options.n_best <= options.beam:
         raise UsageError(f"--n-best {options.n_best}: must be from 1 to --beam ({options.beam})")
@@ -135,15 +135,15 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError("--input and --output are the same file")
 
 
-def check_walkthrough_file(options: argparse.Namespace) -> None:
-    """Check the FILE of --walkthrough; a value without such an ending is the first sentence."""
+def take_walkthrough_value(options: argparse.Namespace) -> None:
+    """Take a value of --walkthrough that names no file as the first sentence."""
     value, others = options.walkthrough or "", options.sentences or options.input
     if options.checkpoint == "all" and not value.endswith(".html"):
         raise UsageError("--checkpoint all goes with --walkthrough FILE.html")
     if options.walkthrough is None or value.endswith(FORMATS):
         return
     if others and re.fullmatch(r"\S+\.\w{1,5}", value):
-        raise UsageError(f"--walkthrough {value}: the file must end in {', '.join(FORMATS)}")
+        raise UsageError(f"--walkthrough {value}: the file must end in .html, .json or .md")
     for sentence in options.sentences:
         if re.fullmatch(r"\S+\.(html|json|md)", sentence):
             raise UsageError(f"the file comes first: --walkthrough {sentence} SENTENCE")

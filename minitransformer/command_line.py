@@ -81,8 +81,6 @@ def output_errors() -> Iterator[None]:
     """Raise OutputError where output fails: else it would look like an error of the run folder."""
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
         raise OutputError(f"the output cannot be written: {error.strerror}") from None
 

@@ -60,11 +60,7 @@ def apply_override(data: dict[str, Any], override: str) -> str:
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key or not sections:
-        meant = ""
-        if names := settings_called(key):  # the value of a renamed one may have changed, too
-            value = text if text and names[0].endswith(f".{key}") else "VALUE"
-            meant = f", such as {' or '.join(f'{name}={value}' for name in names)}"
-        raise UsageError(f"--set {override}: write it as section.key=value{meant}")
+        raise UsageError(f"--set {override}: {advice_for(key, text)}")
     for section in sections:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
@@ -73,12 +69,24 @@ def apply_override(data: dict[str, Any], override: str) -> str:
     return ".".join((*sections, key))
 
 
+def advice_for(key: str, text: str) -> str:
+    """Say how to write an override whose key, such as `steps`, is given without its section."""
+    advice = "write it as section.key=value"
+    if names := settings_called(key):
+        return f"{advice}, such as {names[0]}={text or 'VALUE'}"
+    if old := earlier_setting(key):
+        return f"{advice}; {unknown_key(old, read_yaml(text, f'--set {key}'), ())[0].message}"
+    return advice
+
+
 def settings_called(key: str) -> list[str]:
-    """Return the dotted names of the settings with this key, or of those that had it earlier."""
-    present = [name for name in flatten(asdict(Config())) if name.endswith(f".{key}")]
-    return present or [
-        new for old in RENAMED if old.endswith(f".{key}") for new in RENAMED[old].keys
-    ]
+    """Return the dotted names of the settings with this key."""
+    return [name for name in flatten(asdict(Config())) if name.endswith(f".{key}")]
+
+
+def earlier_setting(key: str) -> str:
+    """Return the dotted name of the setting that had this key in run format 1, or nothing."""
+    return next((old for old in RENAMED if old.endswith(f".{key}")), "")
 
 
 def rename_settings(sections: dict[str, Any], where: str) -> dict[str, Any]:
@@ -121,13 +129,15 @@ def config_from_data(
     config: Config = build_section(Config, data, "", mistakes)
     wrong = {mistake.key for mistake in mistakes}
     wrong |= {new for old in wrong & RENAMED.keys() for new in RENAMED[old].keys}
-    origins = origins or {}
+    origins = dict(origins or {})
     mistakes += [
         Mistake(next((key for key in keys if key in origins), keys[0]), message)
         for keys, message in validate(config)
         if not wrong.intersection(keys)
     ]
     if mistakes:
+        for dotted, origin in list(origins.items()):
+            origins.setdefault(dotted.partition(".")[0], origin)  # of an unknown section
         lines = [f"{origins.get(each.key, where)}: {each.message}" for each in mistakes]
         raise ConfigError("\n       ".join(lines))
     return config
@@ -221,8 +231,11 @@ def unknown_key(dotted: str, value: Any, known: Iterable[str]) -> list[Mistake]:
         section = RENAMED[old_section[0]].keys[0].partition(".")[0]
         return [Mistake(dotted, f"'{dotted}' was renamed to '{section}'")]
     meant = did_you_mean(dotted.rpartition(".")[2], known)
-    if "." not in dotted and (names := settings_called(dotted)):
-        meant = f": did you mean '{names[0]}'?"
+    if "." not in dotted:
+        if names := settings_called(dotted):
+            meant = f": did you mean '{names[0]}'?"
+        elif old := earlier_setting(dotted):
+            return unknown_key(old, value, ())
     return [Mistake(dotted, f"unknown key '{dotted}'{meant}")]
 
 

@@ -65,13 +65,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="change a setting of the data, such as data.test=other.tsv (repeatable)",
+        help="change a data.… or evaluation.… setting, such as data.test=other.tsv (repeatable)",
     )  # fmt: skip
     add_weights_options(parser)
     add_search_options(parser)
     options = parser.parse_args(arguments)
     if options.references and not options.input:
-        raise UsageError("--references are the translations of an --input")
+        raise UsageError("--references goes with --input")
     if options.input and options.split:
         raise UsageError("--split or --input: choose one of them")
     check_search_options(options)
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
         if seen := sum(normalize(source) in learned for source in test.sources):
             print(f"  {seen:,} whose source is among the training pairs, too")
         if dataset.fingerprint != translator.data_fingerprint:
-            print("  (training pairs as they are now; it was trained with others)")
+            print("  (counted in today's training pairs; the run was trained with others)")
     tokenizer = config.evaluation.bleu_tokenizer
     if other:
         print(f"against {options.compare} ({other.checkpoint})")

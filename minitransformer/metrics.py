@@ -97,15 +97,15 @@ def compare(
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest
 
-    bleu = BLEU(tokenize=tokenizer, force=tokenizer == "none")
-    metrics: dict[str, Any] = {"BLEU": bleu, "chrF": CHRF()}
+    bleu_metric = BLEU(tokenize=tokenizer, force=tokenizer == "none")
+    metrics: dict[str, Any] = {"BLEU": bleu_metric, "chrF": CHRF()}
     systems: list[tuple[str, Sequence[str]]] = [("first", first), ("second", second)]
     test: Any = PairedTest(systems, metrics, reference_streams(references), test_type="bs")
     signatures, results = test()
     del results["System"]
     found = []
     for name, both in results.items():
-        if name == "BLEU" and not has_four_words(references, bleu):
+        if name == "BLEU" and not has_four_words(references, bleu_metric):
             continue
         one, other = (Resampled(each.score, each.mean, each.ci) for each in both)
         p = None if len(first) < MIN_RESAMPLED else both[1].p_value

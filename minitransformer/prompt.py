@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from minitransformer.errors import UsageError, UserError, did_you_mean
+from minitransformer.errors import UsageError, UserError, did_you_mean, printable_word
 from minitransformer.explain.checking import check
 from minitransformer.explain.interventions import NOTHING, Experiment, head_of, rotary_attentions
 from minitransformer.explain.rendering import TextRenderer, wants_colour
@@ -83,9 +83,6 @@ class Prompt:
         name, *arguments = line[1:].split() or [""]
         if name in ("quit", "exit", "q"):
             raise EOFError
-        if name not in COMMANDS:
-            hint = did_you_mean(name, COMMANDS).replace("'", "':", 1)
-            raise UsageError(f"no command ':{name}'{hint or '; :help lists them'}")
         if arguments and name in ("walk", "full", "reset"):
             raise UsageError(f"unexpected '{' '.join(arguments)}': :{name} has no arguments")
         match name:
@@ -94,7 +91,11 @@ class Prompt:
                 lines = self.renderer.full(walk) if name == "full" else self.renderer.compact(walk)
                 show([*lines, self.renderer.checked(check(walk))])
             case "attention" | "why":
-                by_words = merges_subwords(arguments)
+                by_words = arguments == ["words"]
+                if arguments and not by_words:
+                    raise UsageError(
+                        f"unexpected '{' '.join(arguments)}'; the only argument is: words"
+                    )
                 walk = self.walk()
                 if name == "why":
                     show(self.renderer.words(walk) if by_words else self.renderer.why(walk))
@@ -114,6 +115,10 @@ class Prompt:
                 self.change(NOTHING)
             case "help":
                 print(HELP)
+            case _:
+                hint = did_you_mean(name, COMMANDS).replace("'", "':", 1)
+                name = printable_word(name)
+                raise UsageError(f"no command ':{name}'{hint or '; :help lists them'}")
 
     def translate(self, text: str) -> None:
         alternatives = NUM_ALTERNATIVES if self.scores else 0
@@ -177,10 +182,8 @@ class Prompt:
         if not text:
             raise UsageError("give the beginning of the translation: :force Vamos")
         if unknown := target.encode(text, end=False).unknown:
-            hint = did_you_mean(unknown[0], target.ids)
-            raise UsageError(
-                f"the target vocabulary has no {target.unknown_name} '{unknown[0]}'{hint}"
-            )
+            hint, word = did_you_mean(unknown[0], target.ids), printable_word(unknown[0])
+            raise UsageError(f"the target vocabulary has no {target.unknown_name} '{word}'{hint}")
         self.change(replace(self.experiment, forced=text))
 
     def change(self, experiment: Experiment) -> None:
@@ -200,13 +203,6 @@ class Prompt:
         """Show the translation before and after, with the probabilities of its tokens."""
         print(f"  {walk.experiment}")
         show(self.renderer.change(self.walk(NOTHING), walk))
-
-
-def merges_subwords(arguments: list[str]) -> bool:
-    """Return whether the argument "words" is given; refuse others."""
-    if arguments and arguments != ["words"]:
-        raise UsageError(f"unexpected '{' '.join(arguments)}'; the only argument is: words")
-    return bool(arguments)
 
 
 def show(lines: Iterable[str]) -> None:

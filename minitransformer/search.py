@@ -80,8 +80,8 @@ def greedy(
 ) -> list[list[TokenScore]]:
     """Take the most probable token until <EOS> or a row's maximum length.
 
-    Finished rows leave the batch. `probabilities=False` saves a softmax over the vocabulary; they
-    are NaN then.
+    Finished rows leave the batch. `probabilities=False` skips the softmax over the vocabulary, and
+    every probability is NaN.
     """
     produced: list[list[TokenScore]] = [[] for _ in max_lengths]
     active = list(range(len(max_lengths)))  # the rows of `produced` that are still in the batch
@@ -155,6 +155,8 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return up to `width` translations of each row, best first.
 
+    A finished hypothesis keeps its place in the beam, and the search ends when all are finished:
+    without early stopping, a beam that is wide enough is an exhaustive search.
     Those that were truncated at the row's maximum length come after all that ended in <EOS>:
     otherwise, a loop of likely words would have the best mean.
     """
@@ -206,7 +208,7 @@ def advance(
     first_row = 0
     for beam, values, indices in zip(beams, *(each.tolist() for each in best), strict=True):
         before, beam.unfinished = beam.unfinished, []
-        num_open = width - len(beam.finished)
+        num_open = width - len(beam.finished)  # finished hypotheses keep their places
         for total, index in zip(values[:num_open], indices, strict=False):
             if total == -math.inf:  # a small vocabulary has no more continuations
                 break

@@ -154,7 +154,7 @@ def load_checkpoints(
     if not isinstance(checkpoint, int) and checkpoint not in (None, "last", "best"):
         raise UsageError(f"checkpoint {checkpoint!r}: choose last, best or a step's number")
     if average is not None and (average < 1 or checkpoint is not None):
-        raise UsageError(f"average {average}: at least 1, and not together with a checkpoint")
+        raise UsageError(f"average={average}: must be at least 1, and does not go with checkpoint")
     if isinstance(checkpoint, int):
         return [folder.load(checkpoint, for_training=False)]
     count = average or (config.evaluation.average_checkpoints if checkpoint is None else 1)

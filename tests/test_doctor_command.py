@@ -242,7 +242,7 @@ def test_doctor_fails_on_nan_in_trained_weights(trained, capsys):
         (
             ["--break", "shift", "--config", "lets-go", "--set", "training.init_from="],
             1,
-            "it measures held-out pairs, and this corpus has none",
+            "--break needs held-out pairs, and this corpus has none",
         ),
     ],
 )

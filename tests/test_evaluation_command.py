@@ -78,7 +78,7 @@ def test_evaluate_refuses_possible_training_pairs_as_test_split(tmp_path):
     new = evaluate(tmp_path, "run", "--set", "data.split_test=0", "--set", "data.test=new.tsv")
     assert (
         "  1 whose source is among the training pairs, too\n"
-        "  (training pairs as they are now; it was trained with others)\n"
+        "  (counted in today's training pairs; the run was trained with others)\n"
     ) in new.out
 
 
@@ -138,7 +138,7 @@ def test_evaluate_refuses_invalid_files_and_options(tiny, tmp_path):
     assert "half.tsv, line 1: a tab" in evaluate(tiny.folder, "runs/tiny", *both).err
     for options, message in [
         (["--set", "model.d_model=32"], "only data.… and evaluation.… can be changed here"),
-        (["--references", tmp_path / "a.txt"], "--references are the translations of an --input"),
+        (["--references", tmp_path / "a.txt"], "--references goes with --input"),
         ([*source, "--split", "valid"], "--split or --input"),
         (["--beam", "0"], "--beam 0: must be from 1 to 1000"),
         (["--average", "0"], "--average 0: must be from 1 to 1000"),

@@ -228,7 +228,7 @@ def test_folder_of_several_formats_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"has several kinds of csv, tsv, jsonl or parquet files"):
         corpus_of(train=str(tmp_path))
     (tmp_path / "aligned").mkdir()
-    with pytest.raises(DataError, match=r"of two aligned files, name both: \[a.en, a.es\]"):
+    with pytest.raises(DataError, match=r"for two aligned files, name both: \[a.en, a.es\]"):
         corpus_of(train=str(tmp_path / "aligned"))
 
 

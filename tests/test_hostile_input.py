@@ -27,7 +27,7 @@ ROWS = [
     (b"\xef\xbb\xbfa b\tx y", None),  # a byte-order mark is not text
     (b"c d\tz w\r", None),
     (b"", "1 empty, skipped"),
-    (b"only\t", "2 with nothing on one side, skipped"),
+    (b"only\t", "2 with one side empty, skipped"),
     (b"\tother", ""),
     (b"a\rb\tc", "4 with control characters, skipped"),
     ("a\u0085b\tc".encode(), ""),
@@ -80,7 +80,7 @@ def test_bad_rows_are_reported_by_line_and_others_kept(tmp_path):
         ({"a.csv": b"source,source,target\na,b,c\n"}, ["data.train=a.csv"], "duplicate column"),
         ({"a.tsv": b"a\tb\n", "v.tsv": b"a\tc\n"},
          ["data.train=a.tsv", "data.valid=v.tsv", "filters.overlap=error"],
-         "1 whose source is in a held-out split, too, refused (first: line 1)"),
+         "1 whose source is also in a held-out split, refused (first: line 1)"),
         ({"a.tsv": b"a\tb\n", "v.tsv": b"zz\tqq\n"},
          ["data.train=a.tsv", "data.valid=v.tsv", "filters.unknown=error"],
          "1 with words or characters that training does not have, refused (first: line 1"),
@@ -103,7 +103,7 @@ def test_unknown_words_and_overlap_of_held_out_pairs_are_counted(tmp_path):
     (tmp_path / "valid.tsv").write_bytes(b"a b\tx y\nnew words\tnuevas palabras\n")
     result = train(tmp_path, "data.train=own.tsv", "data.valid=valid.tsv")
     assert result.code == 0, result.err
-    assert "1 whose source is in a held-out split, too, kept (first: line 1)" in result.out
+    assert "1 whose source is also in a held-out split, kept (first: line 1)" in result.out
     assert "50.0% of all source and 50.0% of all target tokens" in result.out
 
 

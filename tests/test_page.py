@@ -273,7 +273,7 @@ def test_page_command_writes_checkpoints(tiny_bn, tmp_path):
     [
         (["--checkpoint", "all", "Go"], "--checkpoint all goes with --walkthrough FILE.html"),
         (["--walkthrough", "a.json", "--checkpoint", "all", "Go"], "--checkpoint all goes with"),
-        (["--walkthrough", "a.htm", "I go"], "the file must end in .html, .json, .md"),
+        (["--walkthrough", "a.htm", "I go"], "the file must end in .html, .json or .md"),
         (["--walkthrough", "a.html"], "name a sentence to walk through"),
         (["--walkthrough", "I go", "a.html"], "the file comes first: --walkthrough a.html"),
         (["--walkthrough", "a.html", "--full", "Go"], "--full is for the terminal"),

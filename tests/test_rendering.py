@@ -302,7 +302,7 @@ def test_walkthrough_command_prints_checks_and_writes(tiny):
     [
         (["--walkthrough"], 2, "name a sentence to walk through"),
         (["--walkthrough", " "], 2, "name a sentence to walk through"),
-        (["--walkthrough", "out.txt", "Let's go"], 2, "the file must end in .html, .json, .md"),
+        (["--walkthrough", "out.txt", "Let's go"], 2, "the file must end in .html, .json or .md"),
         (["--walkthrough", "out.json", "Let's go", "--step", "1"], 2, "a file has everything"),
         (["--walkthrough", "a", "b", "--expected", "c"], 2, "the reference of one sentence"),
         (["--precision", "2", "Let's go"], 2, "--precision goes with --walkthrough"),

@@ -96,7 +96,7 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         (["--config", "tiny.yaml", "--set", "training.stpes=5"], 2, "did you mean 'steps'?"),
         (["--config", "tiny.yaml", "--set", "steps=5"], 2, "write it as section.key=value"),
         (["--config", "tiny.yaml", "--set", "model.num_heads=7"], 2, "must be divisible by"),
-        (["--config", "tiny.yaml", "--set", "data.train=absent.tsv"], 1, "neither a file or"),
+        (["--config", "tiny.yaml", "--set", "data.train=absent.tsv"], 1, "neither a file nor"),
         (["--config", "tiny.yaml", "--set", "tokenizer.words=klingon"], 2, "'klingon' is neither"),
         (["--config", "tiny.yaml", "--set", "training.init_from=x"], 2, "there is no file 'x'"),
         (["--config", "tiny.yaml", "--set", "training.trainable=[x]"], 2, "no part 'x'"),
@@ -133,7 +133,8 @@ def test_closed_output_pipe_is_an_error(tmp_path):
     with process:
         process.stdout.close()
         assert process.wait(60) == 1
-        assert process.stderr.read() == b""
+        error = process.stderr.read().decode()
+    assert error == "error: the output cannot be written: Broken pipe\n"
 
 
 def test_changed_settings_are_listed(tmp_path):

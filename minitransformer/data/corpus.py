@@ -129,9 +129,9 @@ def find_sources(config: DataConfig) -> dict[str, Source]:
             return dataset_sources(train, config)
         else:
             raise DataError(
-                f"data.train: '{train}' is neither a file or folder here, nor a corpus that ships "
-                f"({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as owner/name; "
-                f"of two aligned files, name both: [a.en, a.es]{WHERE_FROM}"
+                f"data.train: '{train}' is neither a file nor a folder here, nor a corpus that "
+                f"ships ({', '.join([*shipped_corpora(), *TASKS])}), nor a hub name such as "
+                f"owner/name; for two aligned files, name both: [a.en, a.es]{WHERE_FROM}"
             )
     for name, held_out in (("valid", config.valid), ("test", config.test)):
         if held_out:

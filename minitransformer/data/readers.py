@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy
 from numpy.typing import NDArray
 
-from minitransformer.errors import DataError
+from minitransformer.errors import DataError, escape_controls
 
 Columns = tuple[str | int, ...]
 DEFAULT_COLUMNS = ("source", "target")  # for which a tab-separated file needs no header
@@ -81,7 +81,7 @@ def column_index(column: object, names: list[str], where: object) -> int:
         return names.index(column)
     problem = f"duplicate column '{column}'" if column in names else f"no column '{column}'"
     raise DataError(
-        f"{where}: {problem} (there: {', '.join(names)[:200]}); "
+        f"{where}: {problem} (there: {escape_controls(', '.join(names)[:200])}); "
         "name two of them as data.columns, such as [en, es], or without a header [1, 2]"
     )
 
@@ -97,7 +97,7 @@ def select_columns(number: int, fields: list[str], indices: list[int], width: in
     if count > (width or least) == 2:
         problem += "; choose two of them with data.columns, such as [1, 2]"
     elif number == count == 1:
-        problem += "; of two aligned files, name both: [a.en, a.es]"
+        problem += "; for two aligned files, name both: [a.en, a.es]"
     return Row(number, "", "", problem)
 
 
@@ -204,7 +204,7 @@ def describe_columns(data: object) -> str:
         for key, value in data.items()
         for inner in (value if isinstance(value, dict) else ("",))
     ]
-    return f"there: {', '.join(names)[:100]}"
+    return f"there: {escape_controls(', '.join(names)[:100])}"
 
 
 def read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
@@ -227,7 +227,7 @@ def describe_misalignment(source_path: Path, target_path: Path) -> str:
         return f"{counts}; the lines are too much alike to tell where they stop matching"
     pair = " | ".join(lines[line][:40] if line < len(lines) else "(no line)"
                       for lines in (sources, targets))  # fmt: skip
-    return f"{counts}; they stop matching at about line {line + 1:,}: {pair}"
+    return f"{counts}; they stop matching at about line {line + 1:,}: {escape_controls(pair)}"
 
 
 def first_mismatch(sources: list[str], targets: list[str]) -> int | None:
@@ -386,7 +386,7 @@ def check_single_format(folder: Path) -> None:
         there = "no" if not endings else "several kinds of"
         raise DataError(
             f"data.train: {folder} has {there} csv, tsv, jsonl or parquet files; name one, or "
-            "call them train.…, valid.… and test.…; of two aligned files, name both: [a.en, a.es]"
+            "call them train.…, valid.… and test.…; for two aligned files, name both: [a.en, a.es]"
         )
 
 

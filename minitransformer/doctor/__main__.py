@@ -55,7 +55,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.set and not (options.config or options.run):
         raise UsageError("--set goes with a --config or a --run")
     if options.run and not all(change.startswith("data.") for change in options.set):
-        raise UsageError("--set: of a run, only data.… can be changed, where its corpus has moved")
+        raise UsageError(
+            "--set: with --run, only data.… can be changed, for a corpus that has moved"
+        )
     return options
 
 

@@ -209,7 +209,7 @@ def check_decoder_input(context: CheckContext) -> CheckResult:
     return CheckResult(
         "decoder input",
         OK if torch.equal(target_input, expected) else FAILED,
-        f"{num_right} of {count} tokens are the shifted labels"
+        f"{num_right} of {count} tokens are the previous label"
         + f", {num_shown} are the label itself" * (num_shown > 0),
         "the target must be shifted: the start token first, then all labels but the last",
     )
@@ -255,7 +255,9 @@ def check_finite(context: CheckContext) -> CheckResult:
     return CheckResult(
         name,
         FAILED if problems else OK,
-        problems[0] if problems else "loss and gradients, also of one token and of unknown words",
+        problems[0]
+        if problems
+        else "loss and gradients, also for one-token sentences and unknown words",
         "weights or embeddings are so large that their products overflow"
         if config.model.attention == "none"
         else "a softmax over -inf alone gives NaN: every query needs a key, and <UNK> is not "

@@ -46,7 +46,9 @@ class Twin(Callback):
         self.evaluations: list[dict[str, Evaluation]] = []
         self.trainer = Trainer(config, RunFolder(folder), torch.device("cpu"), [self])
         if "valid" not in self.trainer.encoded:
-            raise DataError("--break: it measures held-out pairs, and this corpus has none")
+            raise DataError(
+                "--break needs held-out pairs, and this corpus has none: set data.split_valid"
+            )
         model, tokenizer = self.trainer.model, self.trainer.tokenizer
         context = make_context(
             model, sample_pairs(self.trainer.encoded["train"]), tokenizer, config

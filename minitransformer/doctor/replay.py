@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import torch
-
 from minitransformer.checkpoint import read_tensors, trained_model
 from minitransformer.data.tokenizer import PairTokenizer
 from minitransformer.doctor.report import format_number
 from minitransformer.errors import CheckpointError, escape_controls
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.run import RunFolder
+from minitransformer.training.distributed import set_threads
 from minitransformer.training.divergence import (
     BATCH_FILE,
     DIVERGED_FOLDER,
@@ -40,8 +39,7 @@ def replay(folder: Path) -> int:
     weights = read_tensors(folder / WEIGHTS_FILE)
     model = trained_model(config, tokenizer, {str(folder): weights})
     model.train(report.is_training)
-    if config.training.threads:
-        torch.set_num_threads(config.training.threads)
+    set_threads(config.training.threads, world_size=1)
     nonfinite = locate_nonfinite(
         TrainingLoss(model, config.training), report.batch(), seed=report.seed, scale=report.scale
     )

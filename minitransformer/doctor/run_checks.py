@@ -29,6 +29,7 @@ from minitransformer.model.base import build_model
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from minitransformer.storage import read_own_file
+from minitransformer.training.distributed import set_threads
 from minitransformer.training.divergence import DIVERGED_FOLDER
 from minitransformer.training.trainer import INITIALIZATION
 from minitransformer.translator import Translator
@@ -61,7 +62,7 @@ def check_config(report: DoctorReport, config: Config) -> None:
     dataset = check_corpus(report, config)
     if dataset is None:
         return
-    set_threads(config)
+    set_threads(config.training.threads, world_size=1)
     torch.manual_seed(fold_in(config.training.seed, INITIALIZATION))
     tokenizer = dataset.tokenizer
     model = build_model(config.model, len(tokenizer.source), len(tokenizer.target), PAD_ID)
@@ -96,7 +97,7 @@ def check_run(report: DoctorReport, path: Path, changes: list[str]) -> None:
     except UserError as error:
         report.add([CheckResult("weights", FAILED, str(error))])
         return
-    set_threads(config)
+    set_threads(config.training.threads, world_size=1)
     tokenizer = translator.tokenizer
     if dataset:
         pairs, origin = sample_pairs(dataset.encoded["train"]), "of the corpus"
@@ -107,11 +108,6 @@ def check_run(report: DoctorReport, path: Path, changes: list[str]) -> None:
     report.section(f"Its model ({steps}), on {describe_count(pairs)} {origin}")
     context = make_context(translator.model, pairs, tokenizer, config)
     report.add(quick_checks(context, is_fresh=False))
-
-
-def set_threads(config: Config) -> None:
-    if config.training.threads:
-        torch.set_num_threads(config.training.threads)
 
 
 def check_corpus(
@@ -126,7 +122,10 @@ def check_corpus(
         report.add([CheckResult("corpus", status, str(error))])
         return None
     splits = dataset.corpus.splits
-    for name, split in ((name, splits[name]) for name in SPLITS if name in splits):
+    for name in SPLITS:
+        if name not in splits:
+            continue
+        split = splits[name]
         count, dropped = len(split), split.report.dropped
         kept = f"{count:,} pair{'s' * (count != 1)} kept, {dropped:,} dropped"
         report.add(

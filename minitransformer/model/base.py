@@ -64,7 +64,7 @@ class Linear(nn.Linear):
 class EncoderDecoder(nn.Module, ABC):
     """A model that translates: an encoder, a decoder, and a dense head over the vocabulary.
 
-    Built by `build_model`: constructors leave the weights uninitialised.
+    Built by `build_model`: constructors leave the weights uninitialized.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ def build_model(
 ) -> EncoderDecoder:
     """Build a model of `config.kind`.
 
-    With `initialize=False`, the weights are left uninitialised, to be loaded afterwards.
+    With `initialize=False`, the weights are left uninitialized, to be loaded afterwards.
     """
     # Imported here: both modules import this one, and a Transformer does not need the other.
     model: EncoderDecoder

@@ -7,7 +7,7 @@ attention.py, sinusoids and rotation in positional.py.
 
 The base class in base.py is the rest of the model: `forward` encodes the source and decodes the
 target, `decode` applies the dense head to `decode_states`. `build_model`, also there, draws the
-weights, which these constructors leave uninitialised. `tap` passes tensors to a recording, if there
+weights, which these constructors leave uninitialized. `tap` passes tensors to a recording, if there
 is one; walk-throughs and attention maps are made of them.
 
 B batch, S source length, T target length, L either of them, D d_model, H heads, F d_ff;
