@@ -102,7 +102,11 @@ def test_own_sheet_with_slip_exits_1(tmp_path):
         (["broken.yaml"], 2, "broken.yaml is a file: check it with --file broken.yaml"),
         (["--run", "x"], 2, "--run goes with the name of a procedure, such as school"),
         (["--weights", "x"], 2, "--weights goes with the name of a sheet with a model, such as"),
-        (["school", "--weights", "x"], 2, "school.yaml: the sheet has no weights of a model"),
+        (
+            ["school", "--weights", "x"],
+            2,
+            "school.yaml: the sheet has no model, so there are no weights to write",
+        ),
         (["lets-go", "--weights", "."], 1, ".: Is a directory"),
     ],
 )

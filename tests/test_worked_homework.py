@@ -162,7 +162,7 @@ def test_any_rounded_calculation_is_explained(seed, decimals, size, from_rounded
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("times(X, W_Q)", "times(W_Q, X)"), "step 'Q': times(W_Q, X): 2×2 times 3×2 cannot be"),
+        (("times(X, W_Q)", "times(W_Q, X)"), "step 'Q': times(W_Q, X): 2×2 and 3×2 cannot be"),
         (("dot_scores(Q, K)", "dot_scores(Q, E)"), "step 'E': dot_scores(Q, E): no matrix 'E'"),
         (("softmax(S)", "softmax(SS)"), "step 'A': softmax(SS): no matrix 'SS'"),
         (("softmax(S)", "sofmax(S)"), "no operation 'sofmax': did you mean 'softmax'?"),
@@ -354,12 +354,12 @@ def test_summary_lists_slips_and_truncation():
     )
     shown = sheet_text(worked(two))
     assert shown.endswith(
-        "6 values: 2 agree, 2 wrong because of an earlier slip, 2 unexplained\n"
+        "6 values: 2 agree, 2 wrong because of an earlier slip, 2 slips\n"
         "first slip: step F, cell [2]: printed 3, right 2\n"
         "merely follow from it: G[2]\nother slips: F[3]\nmerely follow from those: G[3]"
     )
     cut = steps("name: S, compute: 'scaled(a, 2)', printed: [0.70, 1.41, 2.82]")
-    assert "these numbers are truncated, not rounded; rounding: truncated expects that" in (
+    assert "these numbers are truncated, not rounded: put rounding: truncated into the sheet" in (
         sheet_text(worked(cut))
     )
 

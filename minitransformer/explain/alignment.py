@@ -1,6 +1,7 @@
 """How often each head attends most to the source word that the toy task aligns.
 
 python -m minitransformer.explain.alignment runs/substitute
+B batch, H heads, T target, S source, W words.
 """
 
 if __name__ == "__main__":

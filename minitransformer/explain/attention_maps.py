@@ -156,8 +156,8 @@ def merge_subwords(
         rows = keys = words.fed
     else:
         rows, keys = words.fed if rows_by_fed else words.produced, words.source
-    row_pieces = membership(rows, len(view.queries))
-    key_pieces = membership(keys, len(view.keys))
+    row_members = membership(rows, len(view.queries))
+    key_members = membership(keys, len(view.keys))
     queries = words.source if view.is_encoder else words.fed
     return AttentionView(
         name=view.name,
@@ -165,8 +165,8 @@ def merge_subwords(
         queries=[word_at(word.indices[0], queries) for word in rows],
         produced=[word_at(word.indices[-1], words.produced) for word in rows if view.produced],
         keys=[word.text for word in keys],
-        weights=merge_weights(view.weights, row_pieces, key_pieces),
-        allowed=row_pieces @ view.allowed.float() @ key_pieces.T > 0,
+        weights=merge_weights(view.weights, row_members, key_members),
+        allowed=row_members @ view.allowed.float() @ key_members.T > 0,
         is_by_words=True,
     )
 

@@ -185,7 +185,7 @@ class Recomputation:
                 yield from self.recurrence(stage)
                 self.stream = stage.state
                 layer = self.model.get_submodule(stage.path.rpartition(".")[0])
-                if getattr(layer, "backward_rnn", None) is None:  # which has the same input
+                if getattr(layer, "backward_rnn", None) is None:  # else it has the same input
                     self.block_input = self.stream
             case JoinedStage():
                 is_encoder = stage.path.startswith("encoder")

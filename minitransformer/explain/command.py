@@ -21,7 +21,7 @@ from minitransformer.search import TokenScore
 from minitransformer.translator import Translation, Translator, translation_warnings
 
 DEFAULT_PRECISION = 3
-MAX_PICTURES = 40
+MAX_SENTENCES = 40
 
 
 def show_walkthroughs(
@@ -83,9 +83,9 @@ def write_attention(
     best = load_best_head(run, translator.checkpoint)
     words: set[str] = set()
     sentences = sentences_of(texts, "to draw")
-    if len(sentences) > MAX_PICTURES:
+    if len(sentences) > MAX_SENTENCES:
         raise UsageError(
-            f"a picture holds at most {MAX_PICTURES} sentences; here are {len(sentences):,}"
+            f"a picture holds at most {MAX_SENTENCES} sentences; there are {len(sentences):,}"
         )
     for text in sentences:
         walk = walk_through(translator, text)
@@ -130,7 +130,7 @@ def sentences_to_walk(
 ) -> list[str]:
     sentences = sentences_of(texts, "to walk through")
     if options.expected and len(sentences) > 1:
-        raise UsageError("--expected is the reference of one sentence; here are several")
+        raise UsageError("--expected is for one sentence; there are several")
     for word in translator.tokenizer.encode_target(options.expected or "").unknown:
         print(f"--expected: unknown word '{printable_word(word)}', never produced", file=sys.stderr)
     return sentences
@@ -164,7 +164,7 @@ def selected_lines(
     """Return the lines that --full, --step and --only ask for."""
     step, path = options.step, options.only
     if step is not None and not 1 <= step <= len(walk.steps):
-        raise UsageError(f"--step {step}: '{walk.text[:40]}' has {len(walk.steps)} steps, from 1")
+        raise UsageError(f"--step {step}: '{walk.text[:40]}' has steps 1 to {len(walk.steps)}")
     if not (options.full or path):
         return renderer.compact(walk, step)
     blocks = [block for block in narrate(walk, 0) if step in (None, block.step)]

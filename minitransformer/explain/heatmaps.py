@@ -29,7 +29,7 @@ from minitransformer.explain.alignment import PRODUCED, HeadAlignment
 from minitransformer.explain.attention_maps import AttentionView
 
 # A map of 5 x 4 cells takes 1.7 ms with Pillow and a palette (5 KB), 3.1 ms in RGB (13 KB), and
-# 55 ms with a Figure of matplotlib's (21 KB), of which training with tiny.yaml would need 75.
+# 55 ms with a Figure of matplotlib's (21 KB); training with tiny.yaml draws 72 of them.
 # A colour is an index into one of two ramps, so that Pillow, which blends the indices at the edges
 # of letters, gets the colours in between: greys on paper, blues on a cell.
 PAPER_RAMP = ("#14181f", "#6e7681", "#ffffff")
@@ -581,4 +581,4 @@ def missing_note(texts: Iterable[str]) -> str:
         return ""
     some = ", ".join(f"{each} (U+{ord(each):04X})" for each in missing[:3])
     more = f" and {len(missing) - 3} more characters" if len(missing) > 3 else ""
-    return f"no font here has {some}{more}; pictures show a number, explained in a legend, instead"
+    return f"no font here has {some}{more}; pictures number the words with them, and have a legend"

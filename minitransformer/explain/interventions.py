@@ -1,4 +1,7 @@
-"""What a model translates with a change: a head or the positions off, tokens masked or forced."""
+"""Interventions: heads or positions off, source tokens hidden, translations forced; occlusion.
+
+N sources, S source, T target, V vocabulary.
+"""
 
 import copy
 import re
@@ -91,7 +94,7 @@ def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention | Sour
         return source_attention, 0
     layers = model.encoder.layers if side == "encoder" else model.decoder.layers
     if number >= len(layers):
-        raise UsageError(f"{name}: no layer {number}; there are {len(layers)}, counted from 0")
+        raise UsageError(f"{name}: no layer {number}; the last one is {len(layers) - 1}")
     layer = layers[number]
     assert isinstance(layer, EncoderLayer | DecoderLayer)
     attention = layer.self_attention
@@ -99,7 +102,7 @@ def head_of(model: EncoderDecoder, name: str) -> tuple[MultiHeadAttention | Sour
         assert isinstance(layer, DecoderLayer)
         attention = layer.cross_attention
     if head >= attention.num_heads:
-        raise UsageError(f"{name}: no head {head}; there are {attention.num_heads}, counted from 0")
+        raise UsageError(f"{name}: no head {head}; the last one is {attention.num_heads - 1}")
     return attention, head
 
 
@@ -112,7 +115,7 @@ def changes_without(
 ) -> list[list[float | None]]:
     """Return the change of each produced token's log-probability without each source word.
 
-    A word is occluded as padding: masked in every attention, while the others keep their
+    A word is occluded as padding: no attention and no recurrence reads it, and others keep their
     positions. `words` are the indices of tokens that are occluded together; by default, each alone.
     """
     if words is None:

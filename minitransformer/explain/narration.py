@@ -23,7 +23,7 @@ from minitransformer.explain.stages import (
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.model.attention import merge_heads
 
-MAX_WORDS = 8  # of a table or a sentence; beyond, the most important ones and the sum of the rest
+MAX_WORDS = 8  # of a table, with the sum of the rest, or of a sentence, which drops its middle
 REST = "…"
 ROUNDING = "rounding"  # a row that makes displayed terms add up to their displayed total
 
@@ -103,7 +103,7 @@ def stage_tables(stage: Stage, precision: int) -> list[Table]:
         case NormStage():
             tensors = {"before": stage.before, "after": stage.after}
         case FeedForwardStage():
-            tensors = {"pre_activation": stage.pre_activation, "hidden": stage.hidden,
+            tensors = {"fc1": stage.pre_activation, "hidden": stage.hidden,
                        "output": stage.output}  # fmt: skip
         case OutputProjectionStage():
             tensors = {"[context ; s]": stage.joined, "output": stage.output}
@@ -227,7 +227,7 @@ def source_block(walk: Walkthrough, step: DecodingStep, precision: int) -> Block
 
 
 def word_blocks(walk: Walkthrough, precision: int, step: int | None = None) -> Iterator[Block]:
-    """Yield the same for whole words instead of subwords; or only for the word of one step."""
+    """Yield `source_block` for whole words instead of subwords, or only that of one step."""
     source = [word.text for word in words_of_walk(walk).source]
     for word in produced_words(walk):
         if step is not None and step not in word.steps:

@@ -231,7 +231,7 @@ class WalkSerializer:
                 data["ids"] = stage.ids
                 self.stream = self.input = data["output"]
             case NormStage():
-                data |= {"block_input": self.input, **self.parameters(stage.path)}
+                data |= self.parameters(stage.path)
                 self.input = data["after"]
                 if not stage.path.endswith("pre_norm"):
                     self.stream = data["after"]
@@ -257,7 +257,7 @@ class WalkSerializer:
                 }
                 self.stream = data["state"]
                 layer = self.model.get_submodule(stage.path.rpartition(".")[0])
-                if getattr(layer, "backward_rnn", None) is None:  # which has the same input
+                if getattr(layer, "backward_rnn", None) is None:  # else it has the same input
                     self.input = self.stream
             case JoinedStage():
                 data["parts"] = stage.parts

@@ -184,12 +184,12 @@ class TextRenderer:
             yield from self.block(source_block(walk, step, self.precision))
 
     def words(self, walk: Walkthrough, step: int | None = None) -> Iterator[str]:
-        """Yield the same for whole words, or for the word that a step belongs to."""
+        """Yield attention and changes for whole words, or for the word that a step belongs to."""
         for block in word_blocks(walk, self.precision, step):
             yield from self.block(block)
 
     def change(self, before: Walkthrough, now: Walkthrough) -> Iterator[str]:
-        """Yield two translations, and the probabilities of their tokens.
+        """Yield both translations and a table of probabilities.
 
         They are those of the former translation's tokens, before and now; if the beginning is
         forced, those of the current translation's tokens.
@@ -198,11 +198,8 @@ class TextRenderer:
         yield wrap_safely(f"now     {now.translation}", "  ", "    ")
         if now.experiment.forced:
             yield "  probability of each token that is produced now"
-            headings, columns, steps = (
-                ["now"],
-                [[step.probability for step in now.steps]],
-                now.steps,
-            )
+            headings, steps = ["now"], now.steps
+            columns = [[step.probability for step in steps]]
         else:
             yield "  probability of each token of the former translation, before and now"
             headings, steps = ["before", "now"], before.steps

@@ -17,7 +17,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m minitransformer.worked",
         description="Check attention examples that were calculated by hand: every printed number "
-        "is computed again with this project's own functions. Without a name: count all examples.",
+        "is computed again with this project's own functions. Without a name: check all examples "
+        "and show the counts.",
     )
     parser.add_argument("name", nargs="?", help="an example, such as lets-go")
     parser.add_argument("--file", type=Path, help="check a sheet of your own, in the same format")
@@ -79,18 +80,20 @@ def main(arguments: list[str]) -> int:
             print(f"wrote {options.weights}")
             return 0
         checked = [check_sheet(sheet, run_tensors(sheet, options.run))]
-        text, json = report.sheet_text, documents.sheet_json
-        output = json(checked[0]) if options.json else text(checked[0])
     else:
         checked = [check_sheet(load_shipped(name)) for name in SHIPPED]
-        output = documents.list_json(checked) if options.json else report.list_text(checked)
-    if options.markdown:
+    is_list = not (options.file or options.name)
+    if options.json:
+        output = documents.list_json(checked) if is_list else documents.sheet_json(checked[0])
+    elif options.markdown:
         output = "\n\n".join(documents.sheet_markdown(each) for each in checked)
     elif options.latex:
         output = documents.latex_document(checked)
     elif options.html:
         options.html.write_text(documents.html_page(checked), encoding="utf-8", newline="\n")
         output = f"wrote {options.html}"
+    else:
+        output = report.list_text(checked) if is_list else report.sheet_text(checked[0])
     print(output)
     return 0 if all(each.is_explained for each in checked) else 1
 

@@ -80,6 +80,8 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
 @lru_cache
 def built(name: str) -> tuple[nn.Module, dict[str, torch.Size]]:
     """Return a classifier and the output shape of each of its layers for one text."""
+    if not isinstance(name, str):
+        raise ValueError(f"name a classifier in quotes (available: {', '.join(BUILDERS)})")
     if name not in BUILDERS:
         raise ValueError(f"there is no classifier '{name}' (available: {', '.join(BUILDERS)})")
     shapes: dict[str, torch.Size] = {}

@@ -254,7 +254,7 @@ def html_page(checked: list[CheckedSheet]) -> str:
     sections = "\n".join(html_sheet(each, is_alone=is_alone) for each in checked)
     body = f"""<main>
 <h1>{escape(title)}</h1>
-<p class="quiet">Every printed number, run again through the functions that train the models.</p>
+<p class="quiet">Every printed number, computed again with the functions that train the models.</p>
 {"" if is_alone else html_index(checked)}
 {sections}
 </main>"""

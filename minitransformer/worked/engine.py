@@ -33,7 +33,7 @@ NOT_RUN = "not run"  # a statement whose check needs a trained run
 TOLERANCE = 1e-12  # between two formulas for the same numbers
 
 # Variants of the calculation and roundings to try; the first that gives the printed number counts.
-# Whoever works with rounded numbers is assumed to round to nearest before truncating.
+# Rounding to nearest, also of the sheet's own rounded numbers, is tried before truncation.
 CANDIDATES = [
     ("exact", ""), ("exact", "nearest"), ("exact", "half-down"),
     ("printed", "nearest"), ("printed", "half-down"),
@@ -291,7 +291,7 @@ class Calculation:
         cell: Cell,
         printed: Printed,
         values: Matrices,
-        copied: Verdict | None = None,
+        copied: Verdict | None,
     ) -> Verdict:
         """Explain one printed number; `copied` is the earlier print that a reprint copies."""
         exact = values["exact"][cell].item()

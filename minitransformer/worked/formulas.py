@@ -170,6 +170,7 @@ def require(holds: bool, message: str) -> None:
 
 
 def integer(number: Tensor, name: str, low: int = 1, high: int = MAX_SIZE) -> int:
+    number = matrix(number)  # raises if it is a text
     is_number = number.numel() == 1
     fits = is_number and float(number) == round(float(number)) and low <= float(number) <= high
     got = f"{float(number):g}" if is_number else size(number)
@@ -185,7 +186,7 @@ def require_same_size(left: Tensor, right: Tensor, verb: str) -> None:
 
 def times(left: Tensor, right: Tensor) -> Tensor:
     fits = left.shape[1] == right.shape[0]
-    require(fits, f"{size(left)} times {size(right)} cannot be multiplied")
+    require(fits, f"{size(left)} and {size(right)} cannot be multiplied")
     return left @ right
 
 
@@ -193,7 +194,7 @@ def plus(*terms: Tensor) -> Tensor:
     require(len(terms) > 0, "there is nothing to add")
     for term in terms[1:]:
         fits = term.shape == terms[0].shape
-        require(fits, f"{size(terms[0])} plus {size(term)} cannot be added")
+        require(fits, f"{size(terms[0])} and {size(term)} cannot be added")
     return torch.stack(terms).sum(dim=0)
 
 

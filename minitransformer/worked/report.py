@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-from minitransformer.explain.rendering import WIDTH, wrap
+from minitransformer.explain.rendering import WIDTH, columns_that_fit, wrap
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
@@ -19,7 +19,7 @@ from minitransformer.worked.sheet import Sheet, Slip, Step, format_number
 
 MAX_COLUMNS = 6  # of a matrix that nobody printed, such as a state of a trained model
 HEADINGS = ("values", "agree", "round", "wrong", "follow", "scan", "n/c", "???")
-MEANING = """round: agree after rounding; wrong: by a slip; follow: by an earlier slip;
+MEANING = """round: agree after rounding; wrong: by a slip here; follow: by an earlier slip;
 scan: damaged, read from elsewhere; n/c: not checkable; ???: unexplained"""
 PHRASES = {  # singular and plural
     "agrees": ("agrees", "agree"),
@@ -28,7 +28,7 @@ PHRASES = {  # singular and plural
     "errata_propagated": ("wrong because of an earlier slip", "wrong because of an earlier slip"),
     "ocr": ("read from a damaged scan", "read from a damaged scan"),
     "not_checkable": ("not checkable", "not checkable"),
-    "unexplained": ("unexplained", "unexplained"),
+    "unexplained": ("slip", "slips"),
 }
 MARKS = {"slip": "!", "follows": "~", "unexplained": "!"}
 VARIANTS = {
@@ -171,10 +171,7 @@ def shortened(values: Tensor) -> list[list[str]]:
 def aligned(rows: list[list[str]]) -> list[str]:
     """Return rows as lines of aligned columns, as many as fit."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    columns, used = len(widths), sum(widths) + 2 * len(widths)
-    while used > WIDTH - 8 and columns > 1:
-        columns -= 1
-        used = sum(widths[:columns]) + 2 * columns + 14
+    columns = columns_that_fit(widths, WIDTH - 8)
     rest = f"  … {len(widths) - columns} more" if columns < len(widths) else ""
     return [
         "  ".join(text.rjust(width) for text, width in zip(row, widths[:columns], strict=False))
@@ -283,7 +280,9 @@ def slip_lines(checked: CheckedSheet) -> list[str]:
             lines.append(wrap(f"{phrase}: {', '.join(names)}", "", "  "))
     is_strict = checked.sheet.rounding == "nearest"
     if is_strict and check_sheet(replace(checked.sheet, rounding="any")).is_explained:
-        lines.append("these numbers are truncated, not rounded; rounding: truncated expects that")
+        lines.append(
+            "these numbers are truncated, not rounded: put rounding: truncated into the sheet"
+        )
     return lines
 
 

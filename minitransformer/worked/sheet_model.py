@@ -23,7 +23,7 @@ def sheet_weights(sheet: Sheet) -> dict[str, Tensor]:
     """Return the tensors that a sheet prints, by their names in a Transformer; in float64."""
     model = sheet.model
     if model is None:
-        raise SheetError(f"{sheet.where}: the sheet has no weights of a model")
+        raise SheetError(f"{sheet.where}: the sheet has no model, so there are no weights to write")
 
     def evaluated(formula: str, name: str) -> Tensor:
         where = f"{sheet.where}: model: {name}"
@@ -108,7 +108,7 @@ def trace_run(run: SheetRun, folder: Path, where: str) -> dict[str, Tensor]:
     source = tokenizer.encode_source(run.source).ids
     expected = tokenizer.encode_target(run.target).ids
     if UNK_ID in (*source, *expected):
-        raise DataError(f"{folder}: does not know the words of “{run.source} → {run.target}”")
+        raise DataError(f"{folder} does not know the words of “{run.source} → {run.target}”")
     source_ids = torch.tensor([source])  # [1, S]
     target = torch.tensor([[tokenizer.start_id, *expected[:-1]]])  # [1, T]
     with record(model) as tensors:

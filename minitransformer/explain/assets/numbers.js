@@ -1,5 +1,4 @@
 // The numbers of the page, and the sum that gives each of them.
-// Shapes: H heads, T tokens, S keys, D width, K width of a head.
 "use strict";
 
 const page = JSON.parse(document.getElementById("page-data").textContent);
@@ -65,7 +64,7 @@ function attentionOf(walk, step, stage) {
 // number is the activation of the sum; inner is another sum, of one of the terms.
 
 const softmaxNote = (largest) => `The largest score, ${largest.toFixed(3)}, is subtracted from all of them, which does not change the softmax.`;
-const NO_MATRICES = "This model has more than 100,000 parameters, so that the page does not contain its matrices: "
+const NO_MATRICES = "This model has more than 100,000 parameters, so the page does not contain its matrices: "
   + "the terms of this product are not shown.";
 
 const termSum = (title, terms, note) => ({title, terms, note, value: sumOf(terms.map((term) => term.value))});

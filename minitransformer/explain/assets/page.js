@@ -16,7 +16,7 @@ const EXPLANATIONS = {
   "masked self-attention": "The new token attends to the tokens fed in so far; there are no later ones yet.",
   "cross-attention": "Queries come from the decoder, keys and values from the encoder's memory: here the translation attends to the source.",
   residual: "The output of the block is added to the residual stream.",
-  norm: "Each row is normalized to mean 0 and variance 1; then each number has a gain, and maybe a bias, of its own.",
+  norm: "Each row is normalized to mean 0 and variance 1; then each number is multiplied by its gain, and its bias, if any, is added.",
   feed_forward: "Each token by itself: Linear, activation, Linear.",
   head: "A logit for every token of the vocabulary; their softmax gives probabilities, and the most probable token is chosen, unless one is forced.",
 };

@@ -6,15 +6,15 @@ const directionOf = (stage) => (stage.is_backward ? "right to left" : "left to r
 // Parts in the order of computation.
 const RECURRENT_PARTS = {
   gru: {
-    before: ["state before", "after the earlier words"],
-    reset: ["reset r", "scales the state before in the candidate"],
-    update: ["update z", "the share of the state before that is kept"],
+    before: ["state before", "the state that this word starts from"],
+    reset: ["reset r", "scales the previous state in the candidate"],
+    update: ["update z", "the share of the previous state that is kept"],
     candidate: ["candidate n", "what the word adds"],
     state: ["state", "= (1 − z) × n + z × state before"],
   },
   lstm: {
-    before: ["state before", "after the earlier words"],
-    cell_before: ["cell before", "after the earlier words"],
+    before: ["state before", "the state that this word starts from"],
+    cell_before: ["cell before", "the cell that this word starts from"],
     input: ["input i", "the share of the candidate that is added"],
     forget: ["forget f", "the share of the cell that is kept"],
     candidate: ["candidate g", "what the word adds"],
@@ -44,12 +44,12 @@ function recurrentExplanation(stage) {
       : "The context and the decoder's own state: the next stage reads both.";
   }
   return {
-    gru: "Each word changes the state: z is the share of the state before that is kept, r scales the state before in the candidate n.",
+    gru: "Each word changes the state: z is the share of the previous state that is kept, r scales the previous state in the candidate n.",
     lstm: "Each word changes the cell: f is the share of the cell that is kept, i the share of the candidate g that is added; "
-      + "o is the share of tanh(c) in the state.",
+      + "o is the share of tanh(c) that becomes the state.",
     attention: isRecurrentAttention(stage) ? "The decoder's state s is compared with every state h of the encoder; the softmax of the scores e is α, "
       + "and the sum of α·h is the context: here the translation attends to the source." : undefined,
-    output_projection: "The matrix W_O makes a vector of the width of a state from both, and tanh keeps each number between −1 and 1.",
+    output_projection: "The matrix W_O projects both to the width of a state, and tanh keeps each number between −1 and 1.",
   }[stage.kind];
 }
 
