@@ -17,7 +17,7 @@ from minitransformer.worked.engine import (
 )
 from minitransformer.worked.sheet import Sheet, Slip, Step, format_number
 
-MAX_COLUMNS = 6  # of a matrix that nobody printed, such as a state of a trained model
+MAX_COLUMNS = 6  # of a matrix that the sheet does not print, such as a state of a trained model
 HEADINGS = ("values", "agree", "round", "wrong", "follow", "scan", "n/c", "???")
 MEANING = """round: agree after rounding; wrong: by a slip here; follow: by an earlier slip;
 scan: damaged, read from elsewhere; n/c: not checkable; ???: unexplained"""
