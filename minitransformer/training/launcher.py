@@ -106,7 +106,7 @@ class Workers:
             if self.is_closed:
                 return
             try:
-                last_resort = threading.Timer(GRACE, os._exit, (1,))  # should writing to stderr block
+                last_resort = threading.Timer(GRACE, os._exit, (1,))  # stderr may block
                 last_resort.daemon = True
                 last_resort.start()
                 self.kill()
