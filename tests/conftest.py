@@ -1,12 +1,17 @@
 """Settings of hypothesis, and runs of the shipped configs that several tests use."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.processes import Finished, Running
+
+# A shell's background jobs ignore SIGINT, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Some virtual machines report AMX but stop at an illegal instruction in bf16 matrix products. This
 # limit changes nothing in float32 or on processors without AMX.
