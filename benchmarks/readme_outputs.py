@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bits import ROOT, clone, tensor_hashes
-from tests.events import CLOCK, points
+from tests.support.events import CLOCK, points
 
 LINKS = ("train.py", "translate.py", "configs", "minitransformer")  # what commands need of a clone
 INSTALLING = re.compile(r"^pip install .*? && ")

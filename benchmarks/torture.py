@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     # Imported here because every spawned process imports this file, without using these.
     from benchmarks.torture_runs import faulty_runs, reference_runs
     from benchmarks.torture_tally import Tally
-    from tests.survival import side_by_side
+    from tests.support.survival import side_by_side
 
     options = parse(arguments)
     stopped: list[int] = []

@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.torture_damage import DAMAGES, valid_steps
 from benchmarks.torture_tally import RANDOM_KILL, Tally
 from minitransformer.errors import CheckpointError
-from tests.faults import PHASES, Delay, Fault, SizeLimit
-from tests.processes import Running, wait_until_ended
-from tests.survival import (
+from tests.support.faults import PHASES, Delay, Fault, SizeLimit
+from tests.support.processes import Running, wait_until_ended
+from tests.support.survival import (
     LONGER,
     Job,
     Moments,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.processes import Finished, Running
+from tests.support.processes import Finished, Running
 
 # A shell's background jobs ignore SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

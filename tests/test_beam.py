@@ -9,7 +9,7 @@ from minitransformer import Translator
 from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from minitransformer.search import GREEDY_SEARCH, SearchConfig, beam_search, greedy
-from tests.variants import VARIANTS, build, ids
+from tests.support.variants import VARIANTS, build, ids
 
 WORDS = [id for id in range(11) if id not in (PAD_ID, BOS_ID, EOS_ID)]  # of the toy vocabulary
 SOME = ["minimal", "pre-norm", "rotary", "gru", "gru-none", "lstm-bidirectional"]

@@ -15,7 +15,7 @@ from minitransformer.errors import CheckpointError
 from minitransformer.run import RunFolder, TrainerState, runs_newest_first
 from minitransformer.settings import Config
 from minitransformer.storage import json_with_checksum, read_json_with_checksum
-from tests.small_runs import same_bits, small_config, trainer_for, weights
+from tests.support.small_runs import same_bits, small_config, trainer_for, weights
 
 
 def saved_run(folder: Path, *steps: int, keep: int = 9) -> RunFolder:

@@ -20,7 +20,7 @@ from minitransformer.config import (
 )
 from minitransformer.errors import ConfigError, UsageError, UserError
 from minitransformer.settings import RENAMED, Config
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 SMALLEST = "data: {train: en-es}\n"

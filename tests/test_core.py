@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 OPTIONAL = (
     "api.py", "cli", "command_line.py", "console.py", "doctor", "evaluate.py", "explain",

@@ -10,8 +10,8 @@ from minitransformer.data.batching import pad
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from minitransformer.errors import CheckpointError, UsageError
 from minitransformer.search import greedy, top_tokens
-from tests.small_runs import trainer_for
-from tests.variants import VARIANTS, build, ids
+from tests.support.small_runs import trainer_for
+from tests.support.variants import VARIANTS, build, ids
 
 SENTENCES = [
     "Let's go", "I go to school", "The children live in a small house", "You eat bread",

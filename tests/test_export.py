@@ -15,8 +15,8 @@ from minitransformer.errors import UsageError, UserError
 from minitransformer.export import main, write_ctranslate2
 from minitransformer.settings import Config
 from minitransformer.translator import Translation, Translator
-from tests.processes import Finished, run
-from tests.small_runs import small_config, trainer_for, translator_for
+from tests.support.processes import Finished, run
+from tests.support.small_runs import small_config, trainer_for, translator_for
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs: pip install -e '.[export]'")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.modules import COUNT, READING, modules, num_lines
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 BIN = Path(sys.executable).parent
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TrainedRun
-from tests.processes import ROOT, Finished, run
+from tests.support.processes import ROOT, Finished, run
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

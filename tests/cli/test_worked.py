@@ -1,0 +1,203 @@
+"""python -m minitransformer.worked lists, prints, converts and checks sheets."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+
+from minitransformer.checkpoint import model_tensors, read_tensors
+from minitransformer.model.trace import record
+from minitransformer.training.resume import WEIGHTS
+from minitransformer.translator import Translator
+from minitransformer.worked.engine import check_sheet
+from minitransformer.worked.reader import SHIPPED, load_shipped
+from minitransformer.worked.report import sheet_text
+from minitransformer.worked.sheet_model import run_tensors, trace_sheet
+from tests.support.processes import Finished, run
+from tests.worked.test_homework import HOMEWORK
+
+
+def worked(folder, *arguments: object) -> Finished:
+    return run("minitransformer/worked/__main__.py", *arguments, folder=folder)
+
+
+def test_list_counts_all_values(tmp_path):
+    result = worked(tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "all                         638    286    265     33     29     18      7      0" in (
+        result.out
+    )
+    assert all(len(line) <= 80 for line in result.out.splitlines())
+    entries = json.loads(worked(tmp_path, "--json").out)
+    assert [entry["id"] for entry in entries] == list(SHIPPED[:-1])
+    verdicts = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", "not_checkable",
+                "unexplained")  # fmt: skip
+    assert all(list(entry) == ["id", "title", "values", *verdicts, "slips"] for entry in entries)
+    assert all(entry["values"] == sum(entry[name] for name in verdicts) for entry in entries)
+    assert sorted({slip for entry in entries for slip in entry["slips"]}) == list(range(1, 26))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_sheet_text_fits_80_columns(name):
+    out = sheet_text(check_sheet(load_shipped(name)))
+    for step in load_shipped(name).steps:
+        assert (step.title or step.name) in " ".join(out.split())
+    for slip in load_shipped(name).slips:
+        assert f"slip {slip.number}" in out
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def test_json_markdown_latex_contents(tmp_path):
+    sheet = json.loads(worked(tmp_path, "masked-4x3", "--json").out)
+    values = [value for step in sheet["steps"] for value in step["printed"]]
+    assert {"cell": [1, 2], "printed": "-inf", "ours": "-inf", "verdict": "agrees",
+            "how": "agrees"} in values  # fmt: skip
+    markdown = worked(tmp_path, "exam-q1", "--markdown").out
+    assert "| `times(A, V)` | [3.4, 3.8, 1.8; 3.5, 4.0, 1.8; 3.5, 3.9, 1.8] |" in markdown
+    assert "- Z: slip 19 at [2,2]: printed 4.0; right 3.9285." in markdown
+    latex = worked(tmp_path, "--latex").out
+    assert latex.count(r"\begin{document}") == latex.count(r"\end{document}") == 1
+    assert latex.count(r"\begin{bmatrix}") == latex.count(r"\end{bmatrix}") > 250
+    assert r"\underline{18}^{(1)}" in latex
+    assert r"1.27\cdot 10^{-198}" in latex
+    bare = re.sub(r"\\.", "", latex)
+    assert bare.count("{") == bare.count("}")
+    assert "%" not in "".join(bare.splitlines()[1:])
+
+
+def test_operations_are_listed(tmp_path):
+    listed = worked(tmp_path, "--operations").out
+    assert "dot_scores(Q, K)                  Q Kᵀ, a row per query\n" in listed
+    assert all(len(line) <= 100 for line in listed.splitlines())
+    assert len(listed.splitlines()) >= 40
+
+
+def test_own_sheet_with_slip_exits_1(tmp_path):
+    (tmp_path / "mine.yaml").write_text(HOMEWORK)
+    right = worked(tmp_path, "--file", "mine.yaml")
+    assert (right.code, right.err) == (0, "")
+    assert right.out.startswith("Homework\n")
+    (tmp_path / "mine.yaml").write_text(HOMEWORK.replace("[2, 3, 5]", "[2, 3, 9]"))
+    wrong = worked(tmp_path, "--file", "mine.yaml")
+    assert wrong.code == 1
+    assert "first slip: step E, cell [1,3]: printed 9, right 5" in wrong.out
+    found = json.loads(worked(tmp_path, "--file", "mine.yaml", "--json").out)["found"]
+    assert [(each["step"], each["cell"], each["follow"]) for each in found] == [("E", [1, 3], [])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["let-go"], 2, "there is no example 'let-go': did you mean 'lets-go'?"),
+        (["lets-go", "--file", "x"], 2, "give the name of an example or --file, not both"),
+        (["--json", "--latex"], 2, "not allowed with argument"),
+        (["--file", "absent.yaml"], 2, "absent.yaml: No such file or directory"),
+        (["--file", "."], 2, "Is a directory"),
+        (["--file", "latin1.yaml"], 2, "latin1.yaml: not readable as UTF-8"),
+        (["--file", "broken.yaml"], 2, "broken.yaml: line 2:"),
+        (["lets-go", "--run", "."], 1, "lets-go has its own numbers: it needs no --run"),
+        (["school", "--run", "absent"], 1, "absent is not a run folder"),
+        (["broken.yaml"], 2, "broken.yaml is a file: check it with --file broken.yaml"),
+        (["--run", "x"], 2, "--run goes with the name of a procedure, such as school"),
+        (["--weights", "x"], 2, "--weights goes with the name of a sheet with a model, such as"),
+        (
+            ["school", "--weights", "x"],
+            2,
+            "school.yaml: the sheet has no model, so there are no weights to write",
+        ),
+        (["lets-go", "--weights", "."], 1, ".: Is a directory"),
+    ],
+)
+def test_usage_error_is_one_line(arguments, code, message, tmp_path):
+    (tmp_path / "latin1.yaml").write_bytes("title: né".encode("latin1"))
+    (tmp_path / "broken.yaml").write_text("a: 1\n b: [")
+    result = worked(tmp_path, *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs /dev/zero")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.write_bytes(b"# x\n" * 1_000_001), "larger than 4,000,000 bytes"),
+    ],
+    ids=["device", "pipe", "large"],
+)
+def test_endless_file_is_refused(make, message, tmp_path):
+    make(tmp_path / "own.yaml")
+    for result in (
+        worked(tmp_path, "--file", "own.yaml"),
+        run("train.py", "--config", "own.yaml", folder=tmp_path),
+    ):
+        assert (result.code, result.err) == (2, f"error: own.yaml: {message}\n")
+
+
+def test_procedure_checked_on_run(tiny_bn, tmp_path):
+    read_only = worked(tmp_path, "school")
+    assert read_only.code == 0
+    assert "to check it: python train.py --config tiny-bn.yaml" in read_only.out
+    shown = worked(tiny_bn.folder, "school")
+    assert shown.code == 0, shown.out
+    assert "“Add the V embedding of each token to their original embedding”: agrees" in shown.out
+    steps = json.loads(worked(tiny_bn.folder, "school", "--json").out)["steps"]
+    hows = [step["how"] for step in steps if step["text"]]
+    assert hows == ["agrees"] * 15 + ["scan"] * 5
+    [[difference]] = steps[-1]["ours"]
+    assert difference < 1e-12
+
+
+def test_procedure_needs_known_words(tmp_path, tiny):
+    result = worked(tmp_path, "school", "--run", tiny.path)
+    assert result.code == 1
+    assert "does not know the words of “I go to school → আমি স্কুলে যাই”" in result.err
+
+
+@pytest.mark.parametrize("sheet", ["lets-go", "lets-go-as-printed"])
+def test_init_from_sheet_decodes_its_vectors(sheet, tmp_path):
+    trained = run("train.py", "--config", "lets-go.yaml", "--set", f"training.init_from={sheet}",
+                  folder=tmp_path)  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert "81, 15 of them trained" in trained.out
+    translator = Translator.load(tmp_path / "runs" / "lets-go")
+    [translation] = translator.translate(["Let's go"])
+    assert translation.tokens == ["Vamos", "<EOS>"]
+    source = torch.tensor([translation.source.ids])
+    target = torch.tensor([[translator.tokenizer.start_id, translation.token_scores[0].id]])
+    with record(translator.model) as tensors:
+        translator.model(source, target)
+    expected = trace_sheet(load_shipped(sheet))
+    for name in ("encoder.output", "decoder.output"):  # the latter are vectors (3) and (5)
+        torch.testing.assert_close(tensors[name], expected[name].float(), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_file_equals_shipped_weights(tmp_path):
+    written = worked(tmp_path, "lets-go", "--weights", "sheet.safetensors")
+    assert (written.code, written.out, written.err) == (0, "wrote sheet.safetensors\n", "")
+    weights = read_tensors(tmp_path / "sheet.safetensors")
+    torch.testing.assert_close(
+        weights, read_tensors(WEIGHTS / "lets-go.safetensors"), rtol=0, atol=0
+    )
+    for run_name, start in (("sheet", "lets-go"), ("file", "sheet.safetensors")):
+        trained = run("train.py", "--config", "lets-go.yaml", "--run", run_name,
+                      "--set", f"training.init_from={start}", folder=tmp_path)  # fmt: skip
+        assert trained.code == 0, trained.err
+    of_sheet, of_file = (
+        model_tensors(Translator.load(tmp_path / name).model) for name in ("sheet", "file")
+    )
+    torch.testing.assert_close(of_file, of_sheet, rtol=0, atol=0)
+
+
+def test_procedure_fails_on_changed_tensors(tiny_bn):
+    sheet = load_shipped("school")
+    tensors = run_tensors(sheet, tiny_bn.path)
+    assert check_sheet(sheet, tensors).is_explained
+    for name in ("states", "Q", "updated_V", "memory", "latest", "cross_K", "output", "logits"):
+        changed = {**tensors, name: tensors[name].flip(0) + 0.1}
+        checked = check_sheet(sheet, changed)
+        assert not checked.is_explained, name
+        assert any("the verdict is 'unexplained'" in error for error in checked.errors)
