@@ -17,7 +17,9 @@ from minitransformer.errors import ConfigError, UsageError, did_you_mean
 from minitransformer.settings import RENAMED, Config, DataConfig, ModelConfig
 from minitransformer.storage import read_regular_file
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parent / "configs"  # where a wheel has them
+if not CONFIGS.is_dir():
+    CONFIGS = Path(__file__).parent.parent / "configs"  # beside the package in a clone
 MAX_CHARACTERS = 1_000_000  # of a document
 MAX_FILE_BYTES = 4 * MAX_CHARACTERS  # of UTF-8
 

@@ -2,7 +2,8 @@
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -55,6 +56,15 @@ class ProcessError(UserError):
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@contextmanager
+def output_errors() -> Iterator[None]:
+    """Raise OutputError where output fails: else it would look like an error of the run folder."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror}") from None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -1,17 +1,9 @@
 """Export of a trained run to CTranslate2, which needs no torch and can use int8.
 
-python -m minitransformer.export runs/big --ctranslate2 big-ct2 --int8
 D d_model, F d_ff, P positions, V vocabulary.
 """
 
-if __name__ == "__main__":
-    from minitransformer.command_line import end_on_interrupt
-
-    end_on_interrupt()
-
-import argparse
 import shutil
-import sys
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,12 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer.command_line import (
-    add_weights_options,
-    check_weights_options,
-    raise_on_interrupt,
-    run_command,
-)
 from minitransformer.data.tokenizer import BOS, BOS_ID, EOS, PAD_ID, UNK
 from minitransformer.errors import UsageError, UserError
 from minitransformer.model.base import EncoderDecoder, Stack
@@ -38,29 +24,13 @@ from minitransformer.model.transformer import (
     MultiHeadAttention,
     Transformer,
 )
-from minitransformer.run import RunFolder
 from minitransformer.settings import ModelConfig
-from minitransformer.translator import Translator
 
 NEVER = -1e9  # a bias far below any logit, for tokens that must not be produced
 MAX_INPUT_LENGTH = 1024  # tokens: where CTranslate2 truncates a source by default
 OWN_FILES = {"model.bin", "config.json"}.union(
     f"{side}_vocabulary.json" for side in ("shared", "source", "target")
 )
-USAGE = """Its inputs and outputs are tokens of the run:
-
-  import ctranslate2
-  from minitransformer import Translator
-
-  tokenizer = Translator.load({run!r}).tokenizer
-  source, target = tokenizer.source, tokenizer.target
-  translator = ctranslate2.Translator({folder!r})
-  ids = source.encode("Let's go", end=False).ids
-  result = translator.translate_batch(
-      [[source.tokens[id] for id in ids]], beam_size=1,
-      max_input_length={length}, min_decoding_length=0, max_decoding_length={length},
-  )
-  print(target.decode(target.tokens.index(token) for token in result[0].hypotheses[0]))"""
 
 
 def write_ctranslate2(
@@ -190,39 +160,3 @@ def set_norm(spec: Any, owner: nn.Module) -> None:
 def copy(tensor: Tensor) -> Tensor:
     """Return a copy, since quantization to int8 is in place."""
     return tensor.detach().cpu().float().clone()
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minitransformer.export", description="Export a trained run to CTranslate2."
-    )
-    parser.add_argument("run", type=Path, help="a run's folder, such as runs/big")
-    parser.add_argument(
-        "--ctranslate2", type=Path, required=True, metavar="DIR",
-        help="the folder to write: a new one or an earlier export",
-    )  # fmt: skip
-    parser.add_argument(
-        "--int8", action="store_true", help="quantize the matrices to 8-bit integers"
-    )
-    add_weights_options(parser)
-    options = parser.parse_args(arguments)
-    check_weights_options(options)
-    return options
-
-
-def main(arguments: list[str]) -> int:
-    raise_on_interrupt()
-    options = parse(arguments)
-    run, folder, kind = options.run, options.ctranslate2, "int8" if options.int8 else "float32"
-    translator = Translator.load(run, checkpoint=options.checkpoint, average=options.average)
-    config, tokenizer = RunFolder(run).load_config().model, translator.tokenizer
-    source, target = tokenizer.source.tokens, tokenizer.target.tokens
-    write_ctranslate2(translator.model, config, source, target, folder, kind)
-    size = (folder / "model.bin").stat().st_size
-    print(f"exported {run} ({translator.checkpoint}) to {folder}: {kind}, {size:,} bytes")
-    print(USAGE.format(run=str(run), folder=str(folder), length=config.max_length))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(sys.argv[1:])))

@@ -1,4 +1,7 @@
-"""Translation with a trained run: text in, text out."""
+"""Translation with a trained run: text in, text out.
+
+B batch, S source.
+"""
 
 import math
 import sys
@@ -8,9 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
 from minitransformer.checkpoint import Checkpoint, refuse_other_settings, trained_model
-from minitransformer.data.batching import pad
-from minitransformer.data.tokenizer import EOS, EOS_ID, Encoded, PairTokenizer
+from minitransformer.data.tokenizer import EOS, EOS_ID, PAD_ID, Encoded, PairTokenizer
 from minitransformer.errors import UsageError, did_you_mean, printable_word
 from minitransformer.model.base import EncoderDecoder, choose_device
 from minitransformer.run import RunFolder, regular_checkpoints
@@ -104,7 +109,8 @@ class Translator:
     def decode(self, sources: list[Encoded], alternatives: int) -> list[Translation]:
         """Translate one batch."""
         rows = [self.truncate(source.ids) for source in sources]
-        source_ids = pad(rows).to(next(self.model.parameters()).device)
+        ids = pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=PAD_ID)
+        source_ids = ids.to(next(self.model.parameters()).device)  # [B, S]
         start_id, max_lengths = self.tokenizer.start_id, [self.max_length] * len(rows)
         penalty = self.search.length_penalty
         candidates: list[list[tuple[list[TokenScore], float]]]  # of each row, with their scores

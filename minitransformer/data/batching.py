@@ -3,7 +3,7 @@
 B batch, S source, T target.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy
 import torch
@@ -11,11 +11,9 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from minitransformer.data.dataset import EncodedPair, EncodedSplit
 from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.errors import CheckpointError
-
-if TYPE_CHECKING:  # translating needs pad(), and no corpus
-    from minitransformer.data.dataset import EncodedPair, EncodedSplit
 
 MASK_64 = 2**64 - 1
 
@@ -35,7 +33,7 @@ class Batch(NamedTuple):
         return int((self.target_output != PAD_ID).sum())
 
 
-def make_batch(pairs: list["EncodedPair"], start_id: int) -> Batch:
+def make_batch(pairs: list[EncodedPair], start_id: int) -> Batch:
     """Return pairs as a padded batch, whose decoder input begins with the start token."""
     target = pad([pair.target for pair in pairs])
     return Batch(pad([pair.source for pair in pairs]), shifted(target, start_id), target)
@@ -59,7 +57,7 @@ class BatchStream:
 
     def __init__(
         self,
-        pairs: "EncodedSplit",
+        pairs: EncodedSplit,
         *,
         batch_tokens: int,
         seed: int,

@@ -181,9 +181,7 @@ def check_lines(pitfall: Pitfall, results: list[CheckResult]) -> list[str]:
     lines = ["  The check meant for it does not find it in this model."]
     if expected:
         is_refused = any(result.status == FAILED for result in expected)
-        consequence = (
-            "train.py refuses to train it" if is_refused else "train.py prints it as a note"
-        )
+        consequence = "training refuses the model" if is_refused else "training prints it as a note"
         lines = [f"  Found before the first step; {consequence}:"]
         lines += [f"  {line}" for result in expected for line in result.lines()]
     return lines + ([f"  (found by other checks, too: {others})"] if others else [])

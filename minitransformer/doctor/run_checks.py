@@ -175,7 +175,7 @@ def check_files(report: DoctorReport, run: RunFolder) -> list[TrainerState]:
         try:
             checkpoint = read_checkpoint(path, step, checksums or {}, for_training=True)
         except CheckpointError as error:
-            advice = "train.py skips it, and resumes from the newest valid one"
+            advice = "training skips it, and resumes from the newest valid one"
             report.add([CheckResult(path.name, FAILED, str(error), advice)])
         else:
             valid.append(checkpoint.state)
@@ -183,13 +183,13 @@ def check_files(report: DoctorReport, run: RunFolder) -> list[TrainerState]:
             measured = f"all checksums match ({megabytes:,.1f} MB)"
             report.add([CheckResult(path.name, OK, measured)])
     if not run.has_started:
-        advice = "train.py starts this run from its first step"
+        advice = "training starts this run from its first step"
         report.add([CheckResult("checkpoints", WARNING, "none yet", advice)])
     elif not valid:
-        advice = "train.py --fresh starts over, and moves this run aside"
+        advice = "minitransformer train --fresh starts over, and moves this run aside"
         report.add([CheckResult("checkpoints", FAILED, "none of them is valid", advice)])
     if diverged := sorted((run.path / DIVERGED_FOLDER).glob("step-*")):
-        advice = f"python -m minitransformer.doctor --replay {diverged[-1]}"
+        advice = f"minitransformer doctor --replay {diverged[-1]}"
         measured = f"{diverged[-1].name} produced NaN or Inf"
         report.add([CheckResult("divergence", WARNING, measured, advice)])
     if valid:
@@ -215,12 +215,12 @@ def check_pointers(run: RunFolder, newest: TrainerState) -> Iterator[CheckResult
     pointers = [("last", newest.step, "no command reads it; the next save corrects it")]
     if (best := newest.best_step) is not None:
         if best not in run.steps():
-            advice = "the best weights are lost; translate.py --checkpoint last takes the last ones"
+            advice = "the best weights are lost; --checkpoint last takes the last ones"
         elif run.pointed("best") is None:
-            advice = "translate.py finds the best checkpoint without it"
+            advice = "the best checkpoint is found without it"
         else:
             file, folder = run.checkpoints / "best", run.step_path(best).name
-            advice = f"translate.py loads the step that it names; write {folder} into {file}"
+            advice = f"translating loads the step that it names; write {folder} into {file}"
         pointers.append(("best", best, advice))
     for name, expected, advice in pointers:
         step = run.pointed(name)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from minitransformer.checkpoint import TrainerState
-from minitransformer.command_line import output_errors
 from minitransformer.data.batching import make_batch
 from minitransformer.data.dataset import EncodedPair
+from minitransformer.errors import output_errors
 from minitransformer.evaluation import Evaluation, teacher_forced
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.training.trainer import Callback, Trainer

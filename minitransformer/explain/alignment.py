@@ -1,16 +1,8 @@
 """How often each head attends most to the source word that the toy task aligns.
 
-python -m minitransformer.explain.alignment runs/substitute
 B batch, H heads, T target, S source, W words.
 """
 
-if __name__ == "__main__":
-    from minitransformer.command_line import end_on_interrupt
-
-    end_on_interrupt()
-
-import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,23 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from minitransformer.command_line import (
-    add_weights_options,
-    check_weights_options,
-    raise_on_interrupt,
-    run_command,
-)
 from minitransformer.config import Mistake, build_section
 from minitransformer.data.batching import make_batch
 from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import PairTokenizer, Word
 from minitransformer.data.toy_tasks import TASKS, task_pairs
-from minitransformer.errors import CheckpointError, DataError, UsageError
+from minitransformer.errors import CheckpointError
 from minitransformer.explain.attention_maps import AttentionView, membership, merge_weights
 from minitransformer.explain.interventions import device_of
 from minitransformer.model.base import EncoderDecoder
 from minitransformer.model.trace import record
-from minitransformer.run import RunFolder
 from minitransformer.search import eval_mode
 from minitransformer.storage import (
     MAX_JSON_BYTES,
@@ -46,7 +31,6 @@ from minitransformer.storage import (
     read_own_file,
     replace_file,
 )
-from minitransformer.translator import Translator
 
 FILE_NAME = "alignment.json"
 FED, PRODUCED = LABELLINGS = ("fed in", "produced")  # the token that a row is taken for
@@ -203,7 +187,7 @@ def load_best_head(run: Path, checkpoint: str) -> HeadAlignment | None:
         problem = f"{path} was measured on {data.get('checkpoint')}, this is {checkpoint}"
     except CheckpointError as error:
         problem = str(error)
-    command = f"python -m minitransformer.explain.alignment {run}"
+    command = f"minitransformer evaluate --run {run} --alignment"
     print(f"note: {problem}; measure again with: {command} "
           "(and the same --checkpoint or --average)", file=sys.stderr)  # fmt: skip
     return None
@@ -223,56 +207,3 @@ def table_lines(table: list[HeadAlignment]) -> list[str]:
             line += f"{each.right:>17.1%}{each.weight:>9.3f}"
         lines.append(line)
     return lines
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minitransformer.explain.alignment",
-        description="Compare the attention of each head with the gold alignment, for a run on a "
-        "generated task; the run's pictures then begin with the best head.",
-    )
-    parser.add_argument("run", type=Path, help="a run's folder, such as runs/substitute")
-    parser.add_argument("--pairs", type=int, default=200, help="held-out pairs (default: 200)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table there")
-    add_weights_options(parser)
-    options = parser.parse_args(arguments)
-    if options.pairs < 1:
-        raise UsageError(f"--pairs {options.pairs}: at least 1")
-    if options.json and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json {options.json}: there is no such folder")
-    check_weights_options(options)
-    return options
-
-
-def main(arguments: list[str]) -> int:
-    raise_on_interrupt()
-    options = parse(arguments)
-    config = RunFolder(options.run).load_config()
-    task = config.data.train
-    if not isinstance(task, str) or task not in TASKS:
-        raise DataError(
-            f"{options.run} was trained on {config.data.train}: gold alignments are known only "
-            f"for the generated tasks ({', '.join(TASKS)})"
-        )
-    if config.model.attention == "none":
-        raise UsageError(f"{options.run} has no attention (model.attention is none)")
-    translator = Translator.load(
-        options.run, checkpoint=options.checkpoint, average=options.average
-    )
-    tokenizer = translator.tokenizer
-    pairs = aligned_pairs(task, options.pairs, tokenizer, translator.max_length)
-    if not pairs:
-        raise DataError(f"no pair of {task} has at most {translator.max_length} tokens on a side")
-    table = measure_heads(translator.model, pairs, tokenizer.start_id)
-    words = sum(len(pair.alignment) for pair in pairs)
-    print(f"{options.run} ({translator.checkpoint}) on {task} (test): {len(pairs):,} pairs, "
-          f"{words:,} words", *table_lines(table), best_of(table).caption, sep="\n")  # fmt: skip
-    data = table_json(translator.checkpoint, task, len(pairs), table)
-    if options.json:
-        options.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {save_alignment(options.run, data)}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(sys.argv[1:])))

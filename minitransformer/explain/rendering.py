@@ -330,7 +330,7 @@ def write_walkthroughs(
     path: Path, walks: list[Walkthrough], precision: int, *, words: bool = False
 ) -> None:
     """Write walk-throughs to a .json or .md file; `words` adds whole words."""
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         content = json.dumps(as_json(walks, words=words), ensure_ascii=False, allow_nan=False)
     else:
         content = "\n\n".join(as_markdown(walk, precision, words=words) for walk in walks)

@@ -35,7 +35,7 @@ def graphemes(text: str) -> list[str]:
 
 
 def token_lines(text: str, tokenizer: PairTokenizer) -> Iterator[str]:
-    """Yield the lines of `translate.py --tokens`."""
+    """Yield the lines of `minitransformer translate --tokens`."""
     plain = normalize(text)
     clusters = graphemes(plain)
     yield visible(plain).replace("␣", " ")

@@ -162,7 +162,7 @@ def nonfinite_error(trainer: "Trainer", report: NonFiniteReport, what: str) -> D
     folder = trainer.run_folder.path / DIVERGED_FOLDER / f"step-{report.step:06d}"
     inspect = ""
     if report.sources:
-        inspect = f"; to inspect it: python -m minitransformer.doctor --replay {folder}"
+        inspect = f"; to inspect it: minitransformer doctor --replay {folder}"
         weights = tensor_bytes(model_tensors(trainer.model))
         batch = json_with_checksum(dataclasses.asdict(report))
         try:

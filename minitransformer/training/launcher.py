@@ -188,9 +188,10 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         self.previous = {number: signal.signal(number, self.record) for number in EXIT_CODES}
-        self.read_end, self.write_end = os.pipe()
-        os.set_blocking(self.write_end, False)
-        self.previous_fd = signal.set_wakeup_fd(self.write_end)  # gets a byte for each signal
+        # It gets a byte for each signal; Windows has no pipes that do not block, but sockets.
+        self.read_end, self.write_end = socket.socketpair()
+        self.write_end.setblocking(False)
+        self.previous_fd = signal.set_wakeup_fd(self.write_end.fileno())
         threading.Thread(target=self.end_if_stuck, daemon=True).start()
         return self
 
@@ -206,15 +207,15 @@ class StopSignals:
         while another process is frozen.
         """
         for _ in range(2):
-            received = os.read(self.read_end, 1)
+            received = self.read_end.recv(1)
         if received:
             time.sleep(1)
             if not self.exit_code:
                 os._exit(128 + received[0])
-        os.close(self.read_end)
+        self.read_end.close()
 
     def __exit__(self, *error: object) -> None:
         signal.set_wakeup_fd(self.previous_fd)
-        os.close(self.write_end)
+        self.write_end.close()
         for number, handler in self.previous.items():
             signal.signal(number, handler)

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from minitransformer.explain.page import fill_template, page_style
@@ -47,6 +48,20 @@ LATEX_ESCAPES = {
 }  # fmt: skip
 NARROW = 20  # characters of a row that surely fits on a phone
 CSS_CLASSES = {"slip": "wrong", "unexplained": "wrong", "follows": "follows"}
+
+
+def write_document(path: Path, checked: list[CheckedSheet], *, is_list: bool) -> None:
+    """Write sheets as .html, .md, .tex or .json, which is short for a list of them."""
+    match path.suffix.lower():
+        case ".html":
+            content = html_page(checked)
+        case ".md":
+            content = "\n\n".join(sheet_markdown(each) for each in checked) + "\n"
+        case ".tex":
+            content = latex_document(checked) + "\n"
+        case _:
+            content = (list_json(checked) if is_list else sheet_json(checked[0])) + "\n"
+    path.write_text(content, encoding="utf-8", newline="\n")
 
 
 def list_json(checked: list[CheckedSheet]) -> str:

@@ -250,7 +250,7 @@ def summary(checked: CheckedSheet) -> str:
         lines.append(counted(len(with_check), "statement checked", "statements checked"))
     run = checked.sheet.run
     if run and any(each.statement == NOT_RUN for each in checked.steps):
-        lines.append(f"to check it: python train.py --config {run.config}, then this again")
+        lines.append(f"to check it: minitransformer train --config {run.config}, then this again")
     return "\n".join([*lines, *slip_lines(checked), *error_lines(checked)])
 
 

@@ -7,8 +7,9 @@ from typing import Never
 from tqdm import tqdm
 
 from minitransformer import __version__
-from minitransformer.command_line import output_errors
+from minitransformer.cli import typed_as
 from minitransformer.data.tokenizer import SPECIALS, normalize
+from minitransformer.errors import output_errors
 from minitransformer.evaluation import Evaluation
 from minitransformer.settings import ModelConfig
 from minitransformer.training.trainer import Callback, StepMetrics, Trainer
@@ -102,7 +103,7 @@ class Console(Callback):
             if trainer.has_lost_patience:
                 print(f"  {describe_end(trainer)}")
             if weights := describe_weights(trainer):
-                print(f"  (of the last step; translate.py uses {weights})")
+                print(f"  (of the last step; translations use {weights})")
         print(*next_commands(trainer, self.example), sep="\n")
 
 
@@ -228,7 +229,7 @@ def describe_scores(evaluations: dict[str, Evaluation], trainer: Trainer) -> lis
 def next_commands(trainer: Trainer, example: str) -> list[str]:
     """Return commands that translate with the run and show what it did."""
     run = trainer.run_folder.path
-    translate = f"  python translate.py --run {shlex.quote(str(run))}"
+    translate = f"  {typed_as('translate')} --run {shlex.quote(str(run))}"
     is_plain = not set(example) & set('"$`\\!')
     quoted = f'"{example}"' if is_plain else shlex.quote(example)
     lines = ["\nNext:", translate, f"{translate} --walkthrough {quoted}"]

@@ -1,22 +1,9 @@
-"""Check this machine, a config with its corpus and model, or a trained run.
-
-python -m minitransformer.doctor --config tiny.yaml
-python -m minitransformer.doctor --run runs/tiny
-python -m minitransformer.doctor --replay runs/tiny/diverged/step-000012
-python -m minitransformer.doctor --break causal
-python -m minitransformer.doctor --break padding --config tiny-rnn.yaml
-"""
-
-if __name__ == "__main__":
-    from minitransformer.command_line import end_on_interrupt
-
-    end_on_interrupt()
+"""minitransformer doctor --run runs/tiny"""
 
 import argparse
-import sys
 from pathlib import Path
 
-from minitransformer.command_line import raise_on_interrupt, run_command
+from minitransformer.cli import RUNS, Parser, raise_on_interrupt
 from minitransformer.config import find_config, load_config
 from minitransformer.errors import UsageError
 
@@ -24,10 +11,10 @@ PITFALL_NAMES = ("causal", "padding", "shift", "positions", "scale", "softmax", 
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minitransformer.doctor",
-        description="Check a config with its corpus, or a trained run; without options, the newest "
-        "run in runs/.",
+    parser = Parser(
+        "doctor",
+        "Check this machine, and a config with its corpus or a trained run; without options, the "
+        "newest run in runs/.",
     )
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
@@ -49,7 +36,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="change a setting of the config, such as model.norm=pre (repeatable)",
     )  # fmt: skip
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     if options.pitfall and (options.run or options.replay):
         raise UsageError("--break goes with a --config, or alone")
     if options.set and not (options.config or options.run):
@@ -85,13 +72,9 @@ def main(arguments: list[str]) -> int:
         check_config(report, config)
     elif options.run:
         check_run(report, options.run, options.set)
-    elif newest := runs_newest_first(Path("runs")):
+    elif newest := runs_newest_first(RUNS):
         check_run(report, newest[0], [])
     else:
         print("\nno runs here yet: name a config to check, such as --config tiny.yaml")
         return 0
     return report.finish()
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(sys.argv[1:])))

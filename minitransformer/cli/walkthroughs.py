@@ -1,11 +1,18 @@
-"""translate.py --walkthrough and --attention: sentences in; text, files or pictures out."""
+"""What `minitransformer explain` prints and writes, once explain.py has parsed its options."""
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from minitransformer.errors import UsageError, did_you_mean, escape_controls, printable_word
+from minitransformer.cli import replace_invalid_bytes
+from minitransformer.errors import (
+    CheckpointError,
+    UsageError,
+    did_you_mean,
+    escape_controls,
+    printable_word,
+)
 from minitransformer.explain.alignment import FED, load_best_head
 from minitransformer.explain.attention_maps import attention_views, views_by_words
 from minitransformer.explain.checking import check
@@ -17,61 +24,71 @@ from minitransformer.explain.rendering import (
     write_walkthroughs,
 )
 from minitransformer.explain.walkthrough import NO_ATTENTION, Walkthrough, walk_through
+from minitransformer.run import RunFolder
 from minitransformer.search import TokenScore
 from minitransformer.translator import Translation, Translator, translation_warnings
 
 DEFAULT_PRECISION = 3
-MAX_SENTENCES = 40
+MAX_SENTENCES = 40  # in a picture
 
 
-def show_walkthroughs(
-    translator: Translator, texts: Iterable[str], options: argparse.Namespace
-) -> None:
-    """Walk through each sentence and check it; print it, or write all to FILE.json or FILE.md."""
-    sentences = sentences_to_walk(translator, texts, options)
-    precision, with_words = precision_of(options), merges_subwords(options, translator)
-    renderer = TextRenderer(precision=precision, colour=wants_colour())
-    walks = []
+def load_translators(run: Path, options: argparse.Namespace) -> dict[str, Translator]:
+    """Load the translator of the chosen weights, or one for each checkpoint, oldest first."""
+    if options.checkpoint != "all":
+        translator = Translator.load(
+            run, device=options.device, checkpoint=options.checkpoint, average=options.average
+        )
+        return {translator.checkpoint: translator}
+    steps = sorted(RunFolder(run).steps())
+    if not steps:
+        raise CheckpointError(f"{run} has no checkpoint; train it first")
+    return {
+        f"step {step}": Translator.load(run, device=options.device, checkpoint=step)
+        for step in steps
+    }
+
+
+def show(translator: Translator, sentences: list[str], options: argparse.Namespace) -> None:
+    """Print the walk-through of each sentence."""
+    renderer = TextRenderer(precision=precision_of(options), colour=wants_colour())
+    warn_of_reference(translator, options)
     for text in sentences:
         walk, count = checked_walk(translator, text, options)
         print_warnings(walk, translator)
-        if options.walkthrough:
-            walks.append(walk)
-            continue
         for line in selected_lines(renderer, walk, options):
             print(line)
-        if with_words:
+        if merges_subwords(options, translator):
             print(f"\n{renderer.bold('By words')}", *renderer.words(walk, options.step), sep="\n")
-        print(renderer.checked(count))
-        print()
-    if options.walkthrough:
-        write_walkthroughs(Path(options.walkthrough), walks, precision, words=with_words)
-        print(f"wrote {options.walkthrough}", file=sys.stderr)
+        print(renderer.checked(count), end="\n\n")
 
 
-def write_walkthrough_page(
-    translators: dict[str, Translator], texts: Iterable[str], options: argparse.Namespace
+def write(
+    translators: dict[str, Translator], sentences: list[str], options: argparse.Namespace
 ) -> None:
-    """Write an interactive page with the walk-throughs of every checkpoint, by its name."""
-    from minitransformer.explain.page import write_page
-
+    """Write the walk-throughs of all sentences as a page, Markdown or JSON."""
     last = list(translators.values())[-1]
-    sentences = sentences_to_walk(last, texts, options)
+    warn_of_reference(last, options)
     walks = {
         name: [checked_walk(translator, text, options)[0] for text in sentences]
         for name, translator in translators.items()
     }
-    for walk in list(walks.values())[-1]:
+    last_walks = list(walks.values())[-1]
+    for walk in last_walks:
         print_warnings(walk, last)
-    with_words = merges_subwords(options, last)
-    write_page(Path(options.walkthrough), walks, precision_of(options), words=with_words)
-    print(f"wrote {options.walkthrough}", file=sys.stderr)
+    precision, words = precision_of(options), merges_subwords(options, last)
+    if options.to.suffix.lower() == ".html":
+        from minitransformer.explain.page import write_page
+
+        write_page(options.to, walks, precision, words=words)
+    else:
+        write_walkthroughs(options.to, last_walks, precision, words=words)
 
 
-def write_attention(
-    translator: Translator, texts: Iterable[str], options: argparse.Namespace, run: Path
+def write_maps(
+    translator: Translator, sentences: list[str], options: argparse.Namespace, run: Path
 ) -> None:
     """Translate each sentence and draw its attention maps, that of the best head first."""
+    # loads matplotlib
     from minitransformer.explain.heatmaps import (
         missing_note,
         sentence_picture,
@@ -79,18 +96,17 @@ def write_attention(
         write_picture,
     )
 
-    pictures, path = [], options.attention
-    best = load_best_head(run, translator.checkpoint)
-    words: set[str] = set()
-    sentences = sentences_of(texts, "to draw")
     if len(sentences) > MAX_SENTENCES:
         raise UsageError(
             f"a picture holds at most {MAX_SENTENCES} sentences; there are {len(sentences):,}"
         )
+    best = load_best_head(run, translator.checkpoint)
+    pictures = []
+    words: set[str] = set()
     for text in sentences:
         walk = walk_through(translator, text)
         if not walk.has_attention:
-            raise UsageError(f"--attention {path}: {NO_ATTENTION}")
+            raise UsageError(f"--to {options.to}: {NO_ATTENTION}")
         print_warnings(walk, translator)
         print(walk.translation)
         if merges_subwords(options, translator):
@@ -105,8 +121,7 @@ def write_attention(
         words |= {word for view in views for word in (*view.keys, *view.produced)}
     if note := missing_note(escape_controls(word) for word in sorted(words)):
         print(f"note: {note}", file=sys.stderr)
-    write_picture(path, stacked(pictures, 24))
-    print(f"wrote {path}", file=sys.stderr)
+    write_picture(options.to, stacked(pictures, 24))
 
 
 def merges_subwords(options: argparse.Namespace, translator: Translator) -> bool:
@@ -118,29 +133,21 @@ def precision_of(options: argparse.Namespace) -> int:
     return DEFAULT_PRECISION if options.precision is None else int(options.precision)
 
 
-def sentences_of(texts: Iterable[str], purpose: str) -> list[str]:
-    sentences = [text for text in texts if text.strip()]
-    if not sentences:
-        raise UsageError(f"name a sentence {purpose}")
-    return sentences
+def reference_of(options: argparse.Namespace) -> str:
+    return replace_invalid_bytes(options.expected or "")
 
 
-def sentences_to_walk(
-    translator: Translator, texts: Iterable[str], options: argparse.Namespace
-) -> list[str]:
-    sentences = sentences_of(texts, "to walk through")
-    if options.expected and len(sentences) > 1:
-        raise UsageError("--expected is for one sentence; there are several")
-    for word in translator.tokenizer.encode_target(options.expected or "").unknown:
+def warn_of_reference(translator: Translator, options: argparse.Namespace) -> None:
+    """Warn of words of --expected that the run can never produce."""
+    for word in translator.tokenizer.encode_target(reference_of(options)).unknown:
         print(f"--expected: unknown word '{printable_word(word)}', never produced", file=sys.stderr)
-    return sentences
 
 
 def checked_walk(
     translator: Translator, text: str, options: argparse.Namespace
 ) -> tuple[Walkthrough, int]:
     """Return a walk-through, and how many of its values were recomputed."""
-    walk = walk_through(translator, text, expected=options.expected or "")
+    walk = walk_through(translator, text, expected=reference_of(options))
     return walk, check(walk)
 
 

@@ -1,35 +1,32 @@
-"""Score a trained run on a split or on files, or compare it with another run.
-
-python -m minitransformer.evaluate runs/tiny --split valid
-"""
-
-if __name__ == "__main__":
-    from minitransformer.command_line import end_on_interrupt
-
-    end_on_interrupt()
+"""What `minitransformer evaluate` scores and prints, once evaluate.py has parsed its options."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from minitransformer import metrics
-from minitransformer.command_line import (
-    add_search_options,
-    add_weights_options,
-    check_search_options,
-    load_translator,
-    raise_on_interrupt,
-    run_command,
-)
+from minitransformer.cli import load_translator
 from minitransformer.config import load_config
 from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import Dataset, prepare_dataset
 from minitransformer.data.readers import describe_misalignment, text_lines
 from minitransformer.data.tokenizer import LONE_SURROGATE, normalize
+from minitransformer.data.toy_tasks import TASKS
 from minitransformer.errors import DataError, UsageError
 from minitransformer.evaluation import evaluate
-from minitransformer.metrics import References
+from minitransformer.explain.alignment import (
+    aligned_pairs,
+    best_of,
+    measure_heads,
+    save_alignment,
+    table_json,
+    table_lines,
+)
+from minitransformer.metrics import Comparison, References
+from minitransformer.run import RunFolder
+from minitransformer.settings import Config
 from minitransformer.translator import Translator
 
 
@@ -42,61 +39,19 @@ class TestSet(NamedTuple):
     notes: list[str]
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minitransformer.evaluate",
-        description="Score a trained run on a split of the corpus that its config names, or on "
-        "files; compare it with another run.",
-    )
-    parser.add_argument("run", type=Path, help="a run's folder, such as runs/tiny")
-    parser.add_argument("--split", choices=("train", "valid", "test"), help="default: test")
-    parser.add_argument(
-        "--input", type=Path, metavar="FILE",
-        help="score on these sentences instead, one per line; without --references, tab-separated "
-        "references follow each sentence",
-    )  # fmt: skip
-    parser.add_argument(
-        "--references", type=Path, nargs="+", action="extend", metavar="FILE",
-        help="translations of --input, line by line; each file is one more reference",
-    )  # fmt: skip
-    parser.add_argument(
-        "--compare", type=Path, metavar="RUN",
-        help="another run: print both scores and the p-value of their difference",
-    )  # fmt: skip
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="change a data.… or evaluation.… setting, such as data.test=other.tsv (repeatable)",
-    )  # fmt: skip
-    add_weights_options(parser)
-    add_search_options(parser)
-    options = parser.parse_args(arguments)
-    if options.references and not options.input:
-        raise UsageError("--references goes with --input")
-    if options.input and options.split:
-        raise UsageError("--split or --input: choose one of them")
-    check_search_options(options)
-    for change in options.set:
-        if not change.startswith(("data.", "evaluation.")):
-            raise UsageError(f"--set {change}: only data.… and evaluation.… can be changed here")
-        if change.startswith(("evaluation.average_checkpoints", "evaluation.best_metric")):
-            raise UsageError(f"--set {change}: use --average or --checkpoint instead")
-    return options
-
-
-def main(arguments: list[str]) -> int:
-    raise_on_interrupt()
-    options = parse(arguments)
-    translator = load_translator(options.run, options)
+def score(run: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Score a run, or compare it with another; print the result and return it as data."""
+    translator = load_translator(run, options)
     other = load_translator(options.compare, options) if options.compare else None
-    config = load_config(options.run / "config.yaml", options.set)
+    config = load_config(run / "config.yaml", options.set)
     if options.input:
         test = read_test_set(options.input, options.references or [])
     else:
         dataset = prepare_dataset(config, translator.tokenizer)
-        split = requested_split(dataset, translator, options)
+        split = requested_split(dataset, run, translator, options)
         test = split_test_set(split)
     count = f"{len(test.sources):,} pair{'s' * (len(test.sources) != 1)}"
-    print(f"{options.run} ({translator.checkpoint}) on {test.name}: {count}")
+    print(f"{run} ({translator.checkpoint}) on {test.name}: {count}")
     print(f"  search: {translator.search}")
     for line in test.notes:
         print(f"  {line}")
@@ -107,35 +62,84 @@ def main(arguments: list[str]) -> int:
         if dataset.fingerprint != translator.data_fingerprint:
             print("  (counted in today's training pairs; the run was trained with others)")
     tokenizer = config.evaluation.bleu_tokenizer
+    found: dict[str, Any] = {
+        "run": str(run), "checkpoint": translator.checkpoint, "test_set": test.name,
+        "pairs": len(test.sources), "search": str(translator.search),
+    }  # fmt: skip
     if other:
         print(f"against {options.compare} ({other.checkpoint})")
         if not options.input and other.data_fingerprint != translator.data_fingerprint:
             print("  (was trained with other pairs)")
-        print_comparison(translator, other, test, tokenizer)
-    elif options.input:
+        both = (translated(translator, test), translated(other, test))
+        comparisons = metrics.compare(*both, test.references, tokenizer)
+        print_comparisons(comparisons)
+        against = {"run": str(options.compare), "checkpoint": other.checkpoint}
+        return found | {"against": against, "comparisons": as_data(comparisons)}
+    if options.input:
         encoded_sources = [translator.tokenizer.encode_source(text) for text in test.sources]
         if unknown := sum(bool(each.unknown) for each in encoded_sources):
             print(f"  {unknown:,} with words or characters that training does not have")
         if cut := sum(len(each.ids) > translator.max_length for each in encoded_sources):
             print(f"  {cut:,} longer than the {translator.max_length} tokens that the model takes")
-        print_scores(text_scores(translated(translator, test), test.references, tokenizer))
+        scores = text_scores(translated(translator, test), test.references, tokenizer)
     else:
         encoded = dataset.encoded[split.name]
-        found = evaluate(
+        evaluation = evaluate(
             translator.model, list(split), encoded, translator.tokenizer, config, translator.search
         )
-        translations = [sample.translation for sample in found.samples]
-        print_scores(found.row() | text_scores(translations, test.references, tokenizer))
-    return 0
+        translations = [sample.translation for sample in evaluation.samples]
+        scores = evaluation.row() | text_scores(translations, test.references, tokenizer)
+    print_scores(scores)
+    return found | {"scores": scores}
 
 
-def requested_split(dataset: Dataset, translator: Translator, options: argparse.Namespace) -> Split:
+def align(run: Path, num_pairs: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure how well each head of a run aligns; print, save and return the table."""
+    config = RunFolder(run).load_config()
+    task = aligned_task(config, run)
+    translator = Translator.load(
+        run, device=options.device, checkpoint=options.checkpoint, average=options.average
+    )
+    tokenizer = translator.tokenizer
+    pairs = aligned_pairs(task, num_pairs, tokenizer, translator.max_length)
+    if not pairs:
+        raise DataError(f"no pair of {task} has at most {translator.max_length} tokens on a side")
+    table = measure_heads(translator.model, pairs, tokenizer.start_id)
+    words = sum(len(pair.alignment) for pair in pairs)
+    counts = f"{len(pairs):,} pairs, {words:,} words"
+    print(f"{run} ({translator.checkpoint}) on {task} (test): {counts}")
+    print(*table_lines(table), best_of(table).caption, sep="\n")
+    found = table_json(translator.checkpoint, task, len(pairs), table)
+    print(f"wrote {save_alignment(run, found)}", file=sys.stderr)
+    return found
+
+
+def aligned_task(config: Config, run: Path) -> str:
+    """Return the generated task that a run was trained on; refuse other runs."""
+    task = config.data.train
+    if not isinstance(task, str) or task not in TASKS:
+        raise DataError(
+            f"{run} was trained on {task}: gold alignments are known only for the generated tasks "
+            f"({', '.join(TASKS)})"
+        )
+    if config.model.attention == "none":
+        raise UsageError(f"{run} has no attention (model.attention is none)")
+    return task
+
+
+def write_json(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def requested_split(
+    dataset: Dataset, run: Path, translator: Translator, options: argparse.Namespace
+) -> Split:
     """Return the split to score; refuse one that may now have pairs that the run trained on."""
     name, corpus = options.split or "test", dataset.corpus
     is_derived = name != "test" or corpus.config.split_test > 0  # from the training file
     if is_derived and dataset.fingerprint != translator.data_fingerprint:
         raise DataError(
-            f"{corpus.name} has other sentence pairs now than {options.run} was trained with, or "
+            f"{corpus.name} has other sentence pairs now than {run} was trained with, or "
             "is split differently; give pairs to score as --input FILE"
         )
     if name not in corpus.splits:
@@ -222,17 +226,17 @@ def print_scores(scores: dict[str, Any]) -> None:
         print(f"  {name:24} {shown}")
 
 
-def print_comparison(
-    translator: Translator, other: Translator, test: TestSet, tokenizer: str
-) -> None:
+def print_comparisons(comparisons: list[Comparison]) -> None:
     """Print both scores with their intervals, and the p-value of their difference."""
-    both = (translated(translator, test), translated(other, test))
-    for each in metrics.compare(*both, test.references, tokenizer):
+    for each in comparisons:
         p = "too few sentences for a p-value" if each.p is None else f"p = {each.p:.4f}"
         print(f"  {each.metric:5} {each.first} against {each.second}, {p}")
         print(f"        {each.signature}")
     print("  (mean and 95 % interval of bootstrap samples; p < 0.05: a significant difference)")
 
 
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(sys.argv[1:])))
+def as_data(comparisons: list[Comparison]) -> list[dict[str, Any]]:
+    return [
+        each._asdict() | {"first": each.first._asdict(), "second": each.second._asdict()}
+        for each in comparisons
+    ]
