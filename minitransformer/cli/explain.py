@@ -29,6 +29,7 @@ GREEDY = "is an option of translate; explain shows the greedy translation"
 MOVED = {
     "--output": "was renamed to --to",
     "--attention": "was replaced by --to maps.png",
+    "--words": "was renamed to --merge-subwords",
     **dict.fromkeys(("--beam", "--length-penalty", "--n-best", "--scores", "--tokens"), GREEDY),
 }
 

@@ -29,7 +29,8 @@ MOVED = {
     "--output": "was renamed to --to",
     "--attention": f"was replaced by: {EXPLAIN} --to maps.png SENTENCE",
     **dict.fromkeys(
-        ("--full", "--step", "--only", "--precision", "--expected", "--merge-subwords"), OF_EXPLAIN
+        ("--full", "--step", "--only", "--precision", "--expected", "--merge-subwords", "--words"),
+        OF_EXPLAIN,
     ),
 }
 
