@@ -6,11 +6,15 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.processes import ROOT
 from tests.support.trained_runs import TrainedRun
 
 # A shell's background jobs ignore SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Processes that tests start import the package of this tree, even where another is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])
 
 # Some virtual machines report AMX but stop at an illegal instruction in bf16 matrix products. This
 # limit changes nothing in float32 or on processors without AMX.
