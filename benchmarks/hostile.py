@@ -16,19 +16,16 @@ from typing import Any, NamedTuple
 from minitransformer.config import load_config
 from minitransformer.errors import UserError
 from minitransformer.settings import Config
+from tests.support.overrides import overrides
 
 ROOT = Path(__file__).parent.parent
 CONFIG = (ROOT / "configs" / "tiny.yaml").read_bytes()
 SHEETS = sorted((ROOT / "minitransformer/worked/sheets").glob("*.yaml"))
 # Whatever else a config says, a case must end soon and use one process.
-FAST_RUN = [
-    argument
-    for setting in (
-        "training.steps=3", "training.processes=1", "training.save_every=2", "evaluation.every=2",
-        "evaluation.train_pairs=4", "data.limit=8", "model.max_length=16", "data.cache=",
-    )
-    for argument in ("--set", setting)
-]  # fmt: skip
+FAST_RUN = overrides(
+    "training.steps=3", "training.processes=1", "training.save_every=2", "evaluation.every=2",
+    "evaluation.train_pairs=4", "data.limit=8", "model.max_length=16", "data.cache=",
+)  # fmt: skip
 NASTY = [
     b"\0", b"\xff", b"\xed\xa0\x80", b"\r", b"\n", b"\r\n", b"\t", b'"', b",", b":", b"\\", b"{",
     b"]", b"&a ", b"*a", b"!!python/object:os.system ", b"- ", b"#", b"~", b"\xe2\x80\xa8", b"\x1c",
@@ -154,7 +151,7 @@ def corpus_case(folder: Path, random: Random) -> Case:
     more = random.choice([[], ["data.split_valid=2"], ["filters.malformed=error"],
                           ["tokenizer.kind=bpe", "tokenizer.vocab_size=9"],
                           [f"data.valid={path}"]])  # fmt: skip
-    sets = [each for setting in (f"data.train={path}", *more) for each in ("--set", setting)]
+    sets = overrides(f"data.train={path}", *more)
     return Case("train.py", ["--config", "tiny.yaml", *FAST_RUN, *sets], codes=(0, 1))
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from minitransformer import Translator
 from minitransformer.data.toy_tasks import TASKS, pairs_of_length
+from tests.support.overrides import overrides
 
 ROOT = Path(__file__).parent.parent
 TASK_NAMES = ("copy", "reverse")
@@ -37,7 +38,7 @@ def train_and_test(task: str, encoding: str, folder: Path, settings: list[str]) 
     changes = [f"model.positional_encoding={encoding}", *settings]
     run_python(
         ROOT / "train.py", "--config", f"{task}.yaml", "--run", run,
-        *(argument for change in changes for argument in ("--set", change)),
+        *overrides(*changes),
     )  # fmt: skip
     test = re.search(r"exact_match +([\d.]+)", run_python("-m", "minitransformer.evaluate", run))
     rows = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

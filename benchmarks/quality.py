@@ -34,6 +34,7 @@ from minitransformer.run import RunFolder
 from minitransformer.settings import Config
 from minitransformer.training.resume import changed_settings
 from minitransformer.translator import Translator
+from tests.support.overrides import overrides
 
 ROOT = Path(__file__).parent.parent
 OURS, TORCH = "ours", "torch.nn.Transformer"
@@ -66,7 +67,7 @@ def train_ours(path: Path, config: Config, source: Path, sets: list[str]) -> Non
         [
             sys.executable, ROOT / "train.py", "--config", source,
             "--run", path, "--device", "cpu",
-            *(argument for change in sets for argument in ("--set", change)),
+            *overrides(*sets),
         ],
         stdout=sys.stderr, check=False,
     )  # fmt: skip

@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
+from tests.support.overrides import overrides
+
 ROOT = Path(__file__).parent.parent
 TRANSFORMERS = ("tiny.yaml", "tiny-bn.yaml")  # those of the table of lessons
 CONFIGS = (*TRANSFORMERS, "tiny-rnn.yaml")
@@ -44,7 +46,7 @@ def train(config: str, seed: int, settings: tuple[str, ...], folder: str) -> Tra
     result = subprocess.run(
         [
             sys.executable, ROOT / "train.py", "--config", config, "--run", run,
-            *(argument for change in changes for argument in ("--set", change)),
+            *overrides(*changes),
         ],
         capture_output=True, text=True, encoding="utf-8", check=True,
     )  # fmt: skip

@@ -2,16 +2,19 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.processes import Finished, Running
+from tests.support.processes import ROOT
+from tests.support.trained_runs import TrainedRun
 
 # A shell's background jobs ignore SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Processes that tests start import the package of this tree, even where another is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])
 
 # Some virtual machines report AMX but stop at an illegal instruction in bf16 matrix products. This
 # limit changes nothing in float32 or on processors without AMX.
@@ -24,19 +27,6 @@ settings.register_profile(
 )
 settings.register_profile("many", settings.get_profile("few"), max_examples=300)
 settings.load_profile("few")
-
-
-class TrainedRun:
-    """A run of a shipped config, trained with the command in the README."""
-
-    def __init__(self, config: str, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / "runs" / config
-        self.running = Running("train.py", "--config", f"{config}.yaml", folder=folder)
-
-    def finish(self) -> "TrainedRun":
-        self.result: Finished = self.running.finish()
-        return self
 
 
 @pytest.fixture(scope="session")

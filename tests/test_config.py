@@ -3,12 +3,11 @@
 import contextlib
 import json
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from minitransformer.config import (
     changed_keys,
@@ -20,6 +19,7 @@ from minitransformer.config import (
 )
 from minitransformer.errors import ConfigError, UsageError, UserError
 from minitransformer.settings import RENAMED, Config
+from tests.support.any_config import any_sections, plain_data
 from tests.support.processes import ROOT
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -372,35 +372,9 @@ def test_renamed_settings_are_gone_and_their_new_names_exist():
     assert {key for renaming in RENAMED.values() for key in renaming.keys} <= present
 
 
-plain_data = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"])),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["a", "no", "1e5"]), inner),
-    max_leaves=8,
-)  # fmt: skip
-
-
 @given(plain_data)
 def test_plain_data_survives_writing_and_reading(data):
     assert read_yaml(write_yaml(data), "here") == data
-
-
-keys = {
-    section.name: [key.name for key in fields(getattr(Config(), section.name))]
-    for section in fields(Config)
-}
-any_sections = st.fixed_dictionaries(
-    {},
-    optional={
-        name: st.dictionaries(
-            st.sampled_from([*names, "nonsense"]),
-            plain_data
-            | st.integers()
-            | st.sampled_from([10**400, "", "pre", "en-es", "recurrent", "lstm", "none"]),
-        )
-        for name, names in keys.items()
-    },
-)
 
 
 @given(any_sections)

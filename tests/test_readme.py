@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TrainedRun
 from tests.support.processes import ROOT, Finished, run
+from tests.support.trained_runs import TrainedRun
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

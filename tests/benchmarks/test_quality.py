@@ -19,9 +19,10 @@ from minitransformer.model.loss import TrainingLoss
 from minitransformer.model.transformer import Transformer
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
-from tests.model.test_against_torch import copy_attention, module_pairs
+from tests.support.overrides import overrides
 from tests.support.processes import ROOT
-from tests.support.small_runs import small_config, trainer_for
+from tests.support.small_runs import NO_DROPOUT, small_config, trainer_for
+from tests.support.torch_weights import copy_weights
 
 MODERN = (
     "tokenizer.joint=true", "model.norm=pre", "model.d_ff=24", "model.num_heads=2",
@@ -65,11 +66,7 @@ def models_with_the_same_weights(
     sizes = len(dataset.tokenizer.source), len(dataset.tokenizer.target)
     ours = build_model(config.model, *sizes, PAD_ID)
     theirs = baseline.build(config, dataset.tokenizer)
-    for our_module, their_module in module_pairs(ours, theirs.transformer, "pre"):
-        if hasattr(our_module, "query"):
-            copy_attention(our_module, their_module)
-        else:
-            their_module.load_state_dict(our_module.state_dict())
+    copy_weights(ours, theirs.transformer, "pre")
     with torch.no_grad():
         theirs.generator.weight.copy_(ours.head.weight)
     return ours, theirs
@@ -105,12 +102,7 @@ def test_baseline_has_the_same_dropout_rates(inner_rate):
 
 
 def test_baseline_with_the_same_weights_has_the_same_loss():
-    config, dataset = prepare_with(
-        "model.dropout=0",
-        "model.self_attention_dropout=0",
-        "model.cross_attention_dropout=0",
-        "model.activation_dropout=0",
-    )
+    config, dataset = prepare_with(*NO_DROPOUT)
     ours, theirs = models_with_the_same_weights(config, dataset)
     stream = BatchStream(
         dataset.encoded["train"], batch_tokens=200, seed=1, start_id=dataset.tokenizer.start_id
@@ -180,7 +172,7 @@ def test_quality_benchmark_trains_only_once(tmp_path):
     command = [
         sys.executable, "-m", "benchmarks.quality", "--config", "tiny", "--steps", "30",
         "--seeds", "1", "--runs", tmp_path,
-        *(word for change in config for word in ("--set", change)),
+        *overrides(*config),
     ]  # fmt: skip
     tables = []
     for _ in range(2):

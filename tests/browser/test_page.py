@@ -13,11 +13,9 @@ from minitransformer.explain.page import write_page
 from minitransformer.explain.rendering import as_json
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.translator import Translator
-from tests.explain.test_page import RECURRENT_SHAPES
-from tests.explain.test_walkthrough import SHAPES
-from tests.support.browser import AXE, browser  # noqa: F401 - a fixture
 from tests.support.processes import run
 from tests.support.small_runs import translator_for
+from tests.support.translator_shapes import RECURRENT_SHAPES, SHAPES, translator_of_shape
 
 pytestmark = pytest.mark.slow
 SENTENCES = ("I go to school", "My brother goes to school")
@@ -36,20 +34,18 @@ def pages(tmp_path_factory, tiny_bn):
     }
     write_page(folder / "bangla.html", walks, 3)
     expected = {"bangla": as_json(walks["step 600"])}
-    for name, changes in (SHAPES | RECURRENT_SHAPES).items():
-        other = translator_for(
-            folder / "runs" / name, *changes, "model.max_length=12", "data.limit=0"
-        )
+    for shape in SHAPES | RECURRENT_SHAPES:
+        other = translator_of_shape(shape, folder / "runs")
         walk = walk_through(other, "I go home")
-        write_page(folder / f"{name}.html", {"step 1": [walk]}, DIGITS)
-        expected[name] = as_json([walk])
+        write_page(folder / f"{shape}.html", {"step 1": [walk]}, DIGITS)
+        expected[shape] = as_json([walk])
     without_go = walk_through(other, "I go home", experiment=Experiment(hidden=frozenset({2})))
     write_page(folder / "hidden.html", {"step 1": [without_go]}, DIGITS)
     return folder, expected
 
 
 @pytest.fixture
-def open_page(pages, browser):  # noqa: F811
+def open_page(pages, browser):
     """Open a page; any console message or network request fails the test."""
     problems, opened = [], []
 
@@ -475,7 +471,7 @@ def test_browser_keeps_the_focus(open_page):
     assert page.locator("main h2").bounding_box()["y"] > page.locator(".top").bounding_box()["y"]
 
 
-def test_browser_works_without_history(pages, browser):  # noqa: F811
+def test_browser_works_without_history(pages, browser):
     """Browsers limit the number of new addresses; the selection must not depend on them."""
     page = browser.new_page()
     page.goto(f"file://{pages[0]}/bangla.html#step=0&at=self")
@@ -520,7 +516,7 @@ def test_browser_explains_candidates(open_page):
         assert sum(map(Decimal, terms)) == Decimal(page.locator("#sum td.term-total").inner_text())
 
 
-def test_browser_one_word_right_to_left_and_no_javascript(tiny_bn, tmp_path, browser):  # noqa: F811
+def test_browser_one_word_right_to_left_and_no_javascript(tiny_bn, tmp_path, browser):
     walk = walk_through(Translator.load(tiny_bn.path), "school")
     write_page(tmp_path / "one.html", {"step 600": [walk]}, 3)
     page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -562,7 +558,7 @@ def test_browser_copies_csv(open_page, pages):
     assert [float(number) for number in numbers] == pytest.approx(stage["weights"][0][0], rel=1e-6)
 
 
-def test_browser_page_of_a_large_model_has_no_matrices(browser, tmp_path):  # noqa: F811
+def test_browser_page_of_a_large_model_has_no_matrices(browser, tmp_path):
     translator = translator_for(
         tmp_path / "run", "model.d_model=128", "model.num_heads=4", "model.num_encoder_layers=4",
         "model.num_decoder_layers=4", "model.d_ff=256", "model.norm=pre", "data.limit=0",
@@ -579,13 +575,6 @@ def test_browser_page_of_a_large_model_has_no_matrices(browser, tmp_path):  # no
     page.close()
 
 
-@pytest.fixture(scope="module")
-def axe():
-    if not AXE.is_file():
-        pytest.skip("axe-core is missing: npm install axe-core, or set AXE_CORE to its path")
-    return AXE.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("address", ["#step=0&at=self", "#step=2&at=cross", "#step=3&at=head"])
 def test_browser_page_is_accessible(open_page, axe, address, scheme):
@@ -594,7 +583,7 @@ def test_browser_page_is_accessible(open_page, axe, address, scheme):
     assert serious(page, axe) == []
 
 
-def test_browser_worked_pages_are_accessible_and_fit_a_phone(tmp_path, browser, axe):  # noqa: F811
+def test_browser_worked_pages_are_accessible_and_fit_a_phone(tmp_path, browser, axe):
     command = "minitransformer/worked/__main__.py"
     assert run(command, "--html", "all.html", folder=tmp_path).code == 0
     page = browser.new_page(viewport={"width": 390, "height": 800}, bypass_csp=True)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from minitransformer.explain.tensorboard import EventFile, scalars
-from tests.support.browser import browser  # noqa: F401 - a fixture
 from tests.support.events import series
 
 WALK = "tiny-bn/walk/1-I-go-to-school"
@@ -133,7 +132,7 @@ def test_server_has_hyperparameters_and_final_metrics_in_one_run(address, writte
 
 
 @pytest.fixture
-def page(browser):  # noqa: F811
+def page(browser):
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     yield page
     page.close()

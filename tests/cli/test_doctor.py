@@ -10,6 +10,7 @@ import torch
 
 from minitransformer.command_line import run_command
 from minitransformer.doctor.__main__ import main
+from tests.support.overrides import overrides
 from tests.support.processes import ROOT, run
 from tests.support.small_runs import trainer_for
 
@@ -82,8 +83,7 @@ def test_doctor_passes_on_the_shapes_of_larger_configs(config, tmp_path, monkeyp
         "data.train=en-es", "data.valid=", "data.test=", "data.subset=",
         "data.columns=[source, target]", "data.split_valid=0", "data.split_test=0",
     )  # fmt: skip
-    sets = [part for change in changes for part in ("--set", change)]
-    code, lines = doctor(capsys, "--config", config, *sets)
+    code, lines = doctor(capsys, "--config", config, *overrides(*changes))
     assert (code, lines[-1]) == (0, "12 ok, 0 failed")
 
 

@@ -9,12 +9,11 @@ import pytest
 from minitransformer.command_line import run_command
 from minitransformer.config import load_config
 from minitransformer.console import describe_model
+from tests.support.overrides import overrides
 from tests.support.processes import ROOT, run
 from tests.support.small_runs import SMALL
 
-QUICK = [
-    argument for setting in (*SMALL, "logging.examples=0") for argument in ("--set", setting)
-]  # fmt: skip
+QUICK = overrides(*SMALL, "logging.examples=0")
 
 
 def train(folder: Path, *arguments: object):

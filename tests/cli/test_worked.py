@@ -15,8 +15,8 @@ from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import SHIPPED, load_shipped
 from minitransformer.worked.report import sheet_text
 from minitransformer.worked.sheet_model import run_tensors, trace_sheet
+from tests.support.own_sheets import HOMEWORK
 from tests.support.processes import Finished, run
-from tests.worked.test_homework import HOMEWORK
 
 
 def worked(folder, *arguments: object) -> Finished:

@@ -1,6 +1,5 @@
 """Corpora are read line by line, filtered, limited and split."""
 
-import os
 import random
 import re
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 from minitransformer.data.corpus import Pair
 from minitransformer.errors import DataError
 from tests.support.corpus_files import corpus_of, counts, train_split, write, write_aligned
-from tests.support.processes import ROOT
 
 
 def test_dropped_lines_are_counted_by_reason(tmp_path):
@@ -273,9 +271,8 @@ def test_data_modules_are_imported_only_when_needed(code, modules, tmp_path):
     write(b"a\tb\n", tmp_path)
     code += "; import sys; print(*sys.modules)"
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     prefix = "minitransformer.data."
     loaded = {name for name in result.stdout.split() if name.startswith(prefix)}
     assert loaded == {prefix + module for module in modules}

@@ -35,7 +35,8 @@ from minitransformer.doctor.report import FAILED, OK, WARNING, CheckResult
 from minitransformer.model.base import build_model
 from minitransformer.settings import Config, ModelConfig
 from tests.support import broken_models
-from tests.support.processes import run
+from tests.support.overrides import overrides
+from tests.support.processes import run, train_command
 from tests.support.small_runs import NO_TRANSFORMER_DROPOUT, SMALL, same_bits, trainer_for, weights
 from tests.support.variants import RECURRENTS, VARIANTS, build, ids
 
@@ -347,10 +348,8 @@ def test_checks_change_no_bits_of_training(tmp_path):
 def train(*arguments: str) -> int:
     import train as script
 
-    settings = [part for setting in (*SMALL, *arguments) for part in ("--set", setting)]
-    return run_command(
-        lambda: script.main(["--config", "tiny", "--set", "logging.tensorboard=false", *settings])
-    )
+    settings = overrides("logging.tensorboard=false", *SMALL, *arguments)
+    return run_command(lambda: script.main(["--config", "tiny", *settings]))
 
 
 @pytest.mark.parametrize("mistake", ["causal", "eval"])
@@ -382,8 +381,7 @@ def test_train_with_nan_weights_stops_all_processes_with_one_message(tmp_path):
     save_file({"head.bias": torch.full((82,), torch.nan)}, tmp_path / "w.safetensors")
     settings = (*SMALL, "data.limit=0", "model.d_model=64", "training.processes=2",
                 "training.init_from=w.safetensors", "logging.tensorboard=false")  # fmt: skip
-    changes = [part for setting in settings for part in ("--set", setting)]
-    result = run("train.py", "--config", "tiny", *changes, folder=tmp_path)
+    result = run(*train_command(*settings), folder=tmp_path)
     assert result.code == 1
     assert result.err == (
         "error: the model fails a check; finite values: head.bias has NaN or infinite values; "

@@ -48,37 +48,12 @@ from minitransformer.explain.heatmaps import (
     text_width,
 )
 from minitransformer.explain.walkthrough import walk_through
-from tests.explain.test_walkthrough import RECURRENT
+from tests.support.attention_views import cross_view, masked_view
 from tests.support.processes import run
 from tests.support.small_runs import translator_for
+from tests.support.translator_shapes import SMALLEST_RECURRENT
 
 BANGLA = ["আমি", "স্কুলে", "যাই"]
-
-
-def cross_view(queries, produced, keys, heads=1) -> AttentionView:
-    weights = torch.rand(heads, len(queries), len(keys), generator=torch.Generator().manual_seed(1))
-    return AttentionView(
-        "decoder.layers.0.cross_attention",
-        "cross-attention",
-        queries,
-        produced,
-        keys,
-        weights / weights.sum(-1, keepdim=True),
-        torch.ones(len(queries), len(keys), dtype=torch.bool),
-    )
-
-
-def masked_view(tokens, produced) -> AttentionView:
-    allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-    return AttentionView(
-        "decoder.layers.0.self_attention",
-        "masked self-attention",
-        tokens,
-        produced,
-        tokens,
-        (allowed / allowed.sum(-1, keepdim=True))[None],
-        allowed,
-    )
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -388,7 +363,7 @@ def test_sentence_picture_has_every_attention_of_every_layer(tmp_path):
 
 
 def test_sentence_picture_has_one_attention_of_a_recurrent_model(tmp_path):
-    translator = translator_for(tmp_path / "run", *RECURRENT)
+    translator = translator_for(tmp_path / "run", *SMALLEST_RECURRENT)
     walk = walk_through(translator, "I go home")
     picture = sentence_picture("I go home", walk.translation, list(attention_views(walk)))
     assert [text.text for text in texts(picture) if "attention" in text.text] == [
@@ -408,7 +383,7 @@ def test_sentence_picture_is_wide_enough_at_any_scale(scale):
 
 
 def test_write_attention_refuses_a_model_without_attention(tmp_path, capsys):
-    translator = translator_for(tmp_path / "run", *RECURRENT, "model.attention=none")
+    translator = translator_for(tmp_path / "run", *SMALLEST_RECURRENT, "model.attention=none")
     options = argparse.Namespace(attention=tmp_path / "maps.png", words=False)
     with pytest.raises(UsageError, match=r"maps\.png: this model has no attention"):
         write_attention(translator, ["I go xyz"], options, tmp_path)

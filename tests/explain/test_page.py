@@ -15,14 +15,15 @@ from minitransformer.explain.page import anchor_of, page_html, page_style
 from minitransformer.explain.rendering import as_json
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.translator import Translator
-from tests.explain.test_walkthrough import RECURRENT, SENTENCE, SHAPES
 from tests.support.processes import run
 from tests.support.small_runs import translator_for
+from tests.support.translator_shapes import (
+    RECURRENT_SHAPES,
+    SENTENCE,
+    SHAPES,
+    translator_of_shape,
+)
 
-RECURRENT_SHAPES = {
-    **{name: changes for name, changes in SHAPES.items() if changes[:2] == RECURRENT},
-    "gru-none": (*RECURRENT, "model.attention=none", "model.bias=true"),
-}
 DERIVED = {"scaled", "allowed", "hidden"}  # computed by the page
 
 
@@ -45,10 +46,8 @@ def numbers_of(reference: list[int], floats: np.ndarray) -> np.ndarray:
 def walks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     return {
-        name: walk_through(
-            translator_for(folder / name, *changes, "model.max_length=12", "data.limit=0"), SENTENCE
-        )
-        for name, changes in (SHAPES | RECURRENT_SHAPES).items()
+        shape: walk_through(translator_of_shape(shape, folder), SENTENCE)
+        for shape in SHAPES | RECURRENT_SHAPES
     }
 
 

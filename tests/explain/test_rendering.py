@@ -21,15 +21,16 @@ from minitransformer.explain.rendering import (
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
 from minitransformer.translator import Translator
-from tests.explain.test_walkthrough import (
-    RECURRENT,
-    SENTENCE,
-    SHAPES,
-    every_shape,
-    long_for_every_shape,
-)
 from tests.support.processes import Finished, run
 from tests.support.small_runs import translator_for
+from tests.support.translator_shapes import (
+    SENTENCE,
+    SHAPES,
+    SMALLEST_RECURRENT,
+    every_shape,
+    long_for_every_shape,
+    translator_of_shape,
+)
 
 LONG = " ".join([SENTENCE, "and the children live in a small house"] * 2)
 
@@ -37,8 +38,7 @@ LONG = " ".join([SENTENCE, "and the children live in a small house"] * 2)
 @pytest.fixture(scope="module")
 def translators(tmp_path_factory):
     folder = tmp_path_factory.mktemp("walks")
-    return {name: translator_for(folder / name, *changes, "model.max_length=30", "data.limit=0")
-            for name, changes in SHAPES.items()}  # fmt: skip
+    return {shape: translator_of_shape(shape, folder, max_length=30) for shape in SHAPES}
 
 
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=9), st.integers(0, 6))
@@ -178,7 +178,7 @@ def test_text_shows_the_shift_and_ends_lines_with_bangla_words(tiny, tiny_bn):
 @pytest.mark.parametrize("attention", ["multiplicative", "none"])
 def test_text_of_a_recurrent_model(tmp_path, attention):
     translator = translator_for(
-        tmp_path / "run", *RECURRENT, "data.limit=0",
+        tmp_path / "run", *SMALLEST_RECURRENT, "data.limit=0",
         f"model.attention={attention}", "model.max_length=12",
     )  # fmt: skip
     walk = walk_through(translator, SENTENCE)

@@ -20,68 +20,19 @@ from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import load_shipped
 from minitransformer.worked.sheet import is_rounded
 from tests.support.processes import run
-from tests.support.small_runs import translator_for
-
-MODERN = ("model.num_heads=4", "model.num_encoder_layers=2", "model.num_decoder_layers=2",
-          "model.d_ff=24", "model.output_projection=true", "model.bias=true")  # fmt: skip
-SHAPES = {
-    "tiny": (),
-    "pre-norm": (
-        *MODERN,
-        "model.norm=pre",
-        "model.source_eos=true",
-        "model.decoder_start_token=bos",
-    ),
-    "post-norm": (*MODERN, "model.norm=post", "model.positional_encoding=learned"),
-    "rotary": (*MODERN, "model.norm=pre", "model.positional_encoding=rotary"),
-    "bpe": (
-        *MODERN,
-        "model.positional_encoding=none",
-        "tokenizer.kind=bpe",
-        "tokenizer.vocab_size=60",
-        "tokenizer.joint=true",
-        "model.tie_embeddings=all",
-    ),
-}
-RECURRENT = ("model.kind=recurrent", "model.positional_encoding=none")
-SHAPES |= {
-    "gru": (*RECURRENT, "model.scale_scores=false"),
-    "gru-bidirectional": (
-        *RECURRENT,
-        "model.bidirectional=true",
-        "model.attention=multiplicative",
-        "model.num_encoder_layers=2",
-        "model.num_decoder_layers=2",
-    ),
-    "lstm": (
-        *RECURRENT,
-        "model.cell=lstm",
-        "model.output_projection=true",
-        "model.bias=true",
-        "model.num_encoder_layers=2",
-        "model.num_decoder_layers=2",
-    ),
-    "lstm-none": (
-        *RECURRENT,
-        "model.cell=lstm",
-        "model.attention=none",
-        "model.positional_encoding=learned",
-        "model.bidirectional=true",
-    ),
-}
-SENTENCE = "My brother has a red car"
-every_shape = pytest.mark.parametrize("shape", SHAPES)
-long_for_every_shape = pytest.mark.parametrize(
-    "shape",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name != "tiny")) for name in SHAPES],
-)  # fmt: skip
+from tests.support.translator_shapes import (
+    SENTENCE,
+    SHAPES,
+    every_shape,
+    long_for_every_shape,
+    translator_of_shape,
+)
 
 
 @pytest.fixture(scope="module")
 def translators(tmp_path_factory):
     folder = tmp_path_factory.mktemp("walks")
-    return {name: translator_for(folder / name, *changes, "model.max_length=12", "data.limit=0")
-            for name, changes in SHAPES.items()}  # fmt: skip
+    return {shape: translator_of_shape(shape, folder) for shape in SHAPES}
 
 
 @every_shape

@@ -30,7 +30,7 @@ from minitransformer.explain.walkthrough import walk_through
 from minitransformer.prompt import Prompt
 from minitransformer.settings import TokenizerConfig
 from minitransformer.translator import Translator
-from tests.explain.test_heatmaps import cross_view, masked_view
+from tests.support.attention_views import cross_view, masked_view
 from tests.support.processes import run
 from tests.support.small_runs import trainer_for
 

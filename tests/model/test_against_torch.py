@@ -8,15 +8,8 @@ from minitransformer.data.tokenizer import PAD_ID
 from minitransformer.model.positional import sinusoid_table
 from minitransformer.model.transformer import MultiHeadAttention
 from minitransformer.settings import ModelConfig
+from tests.support.torch_weights import copy_attention, copy_weights, module_pairs
 from tests.support.variants import MODERN, TARGET_VOCAB, build, ids, with_weights
-
-
-def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    with torch.no_grad():
-        parts = (ours.query, ours.key, ours.value)
-        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
-        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
-        theirs.out_proj.load_state_dict(ours.output.state_dict())
 
 
 def attention_gradients(ours: MultiHeadAttention, theirs: nn.MultiheadAttention):
@@ -25,28 +18,6 @@ def attention_gradients(ours: MultiHeadAttention, theirs: nn.MultiheadAttention)
     yield torch.cat([part.bias.grad for part in parts]), theirs.in_proj_bias.grad
     yield ours.output.weight.grad, theirs.out_proj.weight.grad
     yield ours.output.bias.grad, theirs.out_proj.bias.grad
-
-
-def module_pairs(ours, theirs, norm):
-    """Yield the corresponding attention and other modules of both models."""
-    norm_name = "pre_norm" if norm == "pre" else "post_norm"
-    for our_layer, their_layer in zip(ours.encoder.layers, theirs.encoder.layers, strict=True):
-        yield our_layer.self_attention, their_layer.self_attn
-        yield our_layer.feed_forward.fc1, their_layer.linear1
-        yield our_layer.feed_forward.fc2, their_layer.linear2
-        yield getattr(our_layer.self_attention_residual, norm_name), their_layer.norm1
-        yield getattr(our_layer.feed_forward_residual, norm_name), their_layer.norm2
-    for our_layer, their_layer in zip(ours.decoder.layers, theirs.decoder.layers, strict=True):
-        yield our_layer.self_attention, their_layer.self_attn
-        yield our_layer.cross_attention, their_layer.multihead_attn
-        yield our_layer.feed_forward.fc1, their_layer.linear1
-        yield our_layer.feed_forward.fc2, their_layer.linear2
-        yield getattr(our_layer.self_attention_residual, norm_name), their_layer.norm1
-        yield getattr(our_layer.cross_attention_residual, norm_name), their_layer.norm2
-        yield getattr(our_layer.feed_forward_residual, norm_name), their_layer.norm3
-    if norm == "pre":
-        yield ours.encoder.norm, theirs.encoder.norm
-        yield ours.decoder.norm, theirs.decoder.norm
 
 
 def torch_transformer(ours, config: ModelConfig) -> nn.Transformer:
@@ -70,11 +41,7 @@ def torch_transformer(ours, config: ModelConfig) -> nn.Transformer:
             nn.TransformerDecoderLayer(**settings), config.num_decoder_layers, norm=final[1]
         ),
     )
-    for our_module, their_module in module_pairs(ours, reference, config.norm):
-        if isinstance(our_module, MultiHeadAttention):
-            copy_attention(our_module, their_module)
-        else:
-            their_module.load_state_dict(our_module.state_dict())
+    copy_weights(ours, reference, config.norm)
     return reference
 
 

@@ -23,10 +23,10 @@ from minitransformer.worked.documents import html_page, latex_document, sheet_js
 from minitransformer.worked.engine import check_sheet
 from minitransformer.worked.reader import SHEETS, SHIPPED, TextLoader, read_sheet
 from minitransformer.worked.report import sheet_text
+from tests.support.any_config import any_sections, plain_data
 from tests.support.damage import NASTY, damaged, result_or_error
+from tests.support.own_sheets import FULL_SHEET
 from tests.support.processes import ROOT
-from tests.test_config import any_sections, plain_data
-from tests.worked.test_homework import FULL_SHEET
 
 yaml_text = st.one_of(
     st.text(),

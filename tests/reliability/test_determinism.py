@@ -8,16 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT
-from tests.support.small_runs import NO_TRANSFORMER_DROPOUT, RECURRENT, final_hashes
-from tests.support.survival import Uninterrupted, command, differences, uninterrupted_in
+from tests.support.run_results import final_hashes
+from tests.support.small_runs import NO_TRANSFORMER_DROPOUT, RECURRENT
+from tests.support.survival import command, differences, uninterrupted_in
 
 NOISE = {"COLUMNS": "20", "TERM": "dumb", "PYTHONOPTIMIZE": "1", "OMP_NUM_THREADS": "2",
          "MINITRANSFORMER": "?", "LANGUAGE": "bn:de", "PYTHONUNBUFFERED": "1"}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory) -> Uninterrupted:
-    return uninterrupted_in(tmp_path_factory.mktemp("reference"))
 
 
 def train_in(folder: Path, run: str, environment: dict[str, str], *changes: str) -> Path:
@@ -32,10 +28,10 @@ def train_in(folder: Path, run: str, environment: dict[str, str], *changes: str)
     return folder / run
 
 
-def test_same_seed_gives_same_bits_in_another_environment(reference, tmp_path):
+def test_same_seed_gives_same_bits_in_another_environment(uninterrupted, tmp_path):
     environment = {"PYTHONHASHSEED": "123", "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Dhaka", **NOISE}
     run = train_in(tmp_path / "ein Ort, জায়গা", "other/নাম der Läufe", environment)
-    assert differences(run, reference.outcome) == []
+    assert differences(run, uninterrupted.outcome) == []
 
 
 @pytest.mark.slow
@@ -53,8 +49,8 @@ def test_same_seed_gives_same_bits_in_another_environment(reference, tmp_path):
     ],
     ids=lambda environment: " ".join(f"{key}={value}" for key, value in environment.items()),
 )
-def test_environment_variables_change_no_bits(reference, tmp_path, environment):
-    assert differences(train_in(tmp_path / "here", "run", environment), reference.outcome) == []
+def test_environment_variables_change_no_bits(uninterrupted, tmp_path, environment):
+    assert differences(train_in(tmp_path / "here", "run", environment), uninterrupted.outcome) == []
 
 
 @pytest.mark.slow
@@ -65,8 +61,8 @@ def test_environment_changes_no_bits_of_a_recurrent_model(tmp_path):
     assert final_hashes(first) == final_hashes(other)
 
 
-def test_another_seed_gives_other_results(reference, tmp_path):
+def test_another_seed_gives_other_results(uninterrupted, tmp_path):
     other = uninterrupted_in(tmp_path, "training.seed=2")
-    assert {name for name in other.outcome if other.outcome[name] != reference.outcome[name]} >= {
-        "tensors", "metrics", "TensorBoard",
-    }  # fmt: skip
+    expected = uninterrupted.outcome
+    different = {name for name in expected if other.outcome[name] != expected[name]}
+    assert different >= {"tensors", "metrics", "TensorBoard"}

@@ -15,8 +15,8 @@ from minitransformer.errors import CheckpointError
 from minitransformer.explain.tensorboard import EventFile, scalars
 from minitransformer.run import append_rows
 from minitransformer.storage import require_space
-from tests.reliability.test_interruption import COMMAND, assert_same, uninterrupted  # noqa: F401
 from tests.support.processes import ROOT, run
+from tests.support.survival import INTERRUPTIBLE, assert_same
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.name.endswith(".part")]
 
 
-def test_full_disk_gives_one_error_line_and_the_run_resumes(small_disk, uninterrupted):  # noqa: F811
-    stopped = run(*COMMAND, folder=small_disk)
+def test_full_disk_gives_one_error_line_and_the_run_resumes(small_disk, finished_run):
+    stopped = run(*INTERRUPTIBLE, folder=small_disk)
     assert stopped.code == 1
     assert stopped.err.startswith("error: runs/tiny: no space for ")
     assert " (No space left on device): " in stopped.err
@@ -50,10 +50,10 @@ def test_full_disk_gives_one_error_line_and_the_run_resumes(small_disk, uninterr
     assert leftovers(small_disk) == []
     resize = ["mount", "-o", "remount,size=100m", str(small_disk)]
     subprocess.run(resize, check=True)
-    continued = run(*COMMAND, folder=small_disk)
+    continued = run(*INTERRUPTIBLE, folder=small_disk)
     assert continued.code == 0
     assert f"Continuing runs/tiny after {hint[1]}" in continued.out
-    assert_same(small_disk / "runs/tiny", uninterrupted[0])
+    assert_same(small_disk / "runs/tiny", finished_run[0])
 
 
 def test_disk_full_at_the_start_creates_no_run(small_disk):
@@ -61,7 +61,7 @@ def test_disk_full_at_the_start_creates_no_run(small_disk):
     with contextlib.suppress(OSError), (small_disk / "filling").open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    stopped = run(*COMMAND, "--run", small_disk / "run", folder=small_disk.parent)
+    stopped = run(*INTERRUPTIBLE, "--run", small_disk / "run", folder=small_disk.parent)
     assert stopped.code == 1
     assert stopped.err.startswith(f"error: {small_disk / 'run'}: no space for a ")
     assert stopped.err.endswith("free; free some space, and the same command starts over\n")
@@ -70,7 +70,7 @@ def test_disk_full_at_the_start_creates_no_run(small_disk):
 
 def test_full_output_is_not_reported_as_a_full_disk(tmp_path):
     with open("/dev/full", "wb") as full:
-        command = [sys.executable, str(ROOT / COMMAND[0]), *COMMAND[1:]]
+        command = [sys.executable, str(ROOT / INTERRUPTIBLE[0]), *INTERRUPTIBLE[1:]]
         stopped = subprocess.run(
             command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
@@ -87,8 +87,8 @@ def limit_child(size: int):
     "size",
     [100_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 300, 3000, 30_000))],
 )
-def test_file_size_limit_gives_one_error_line_and_the_run_resumes(tmp_path, size, uninterrupted):  # noqa: F811
-    command = [sys.executable, str(ROOT / COMMAND[0]), *COMMAND[1:]]
+def test_file_size_limit_gives_one_error_line_and_the_run_resumes(tmp_path, size, finished_run):
+    command = [sys.executable, str(ROOT / INTERRUPTIBLE[0]), *INTERRUPTIBLE[1:]]
     stopped = subprocess.run(
         command, cwd=tmp_path, preexec_fn=limit_child(size), capture_output=True, text=True,
         check=False,
@@ -97,8 +97,8 @@ def test_file_size_limit_gives_one_error_line_and_the_run_resumes(tmp_path, size
     assert stopped.stderr.startswith("error: ")
     assert stopped.stderr.count("\n") == 1
     assert leftovers(tmp_path) == []
-    assert run(*COMMAND, folder=tmp_path).code == 0
-    assert_same(tmp_path / "runs/tiny", uninterrupted[0])
+    assert run(*INTERRUPTIBLE, folder=tmp_path).code == 0
+    assert_same(tmp_path / "runs/tiny", finished_run[0])
 
 
 def test_require_space_raises_before_anything_is_written(tmp_path, monkeypatch):

@@ -37,11 +37,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Uninterrupted:
-    return uninterrupted_in(tmp_path_factory.mktemp("uninterrupted"))
-
-
 def sample_faults(reference: Uninterrupted) -> list[tuple[str, int]]:
     """Choose a random change of each kind to be killed at, and one write to be torn."""
     by_kind: dict[str, list[int]] = {}

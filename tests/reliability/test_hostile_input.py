@@ -7,19 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.overrides import overrides
 from tests.support.processes import ROOT, run
 
 RUN = ROOT / "tests" / "fixtures" / "run-format-1"
-QUICK = [
-    argument
-    for setting in ("training.steps=1", "model.d_model=8", "logging.tensorboard=false")
-    for argument in ("--set", setting)
-]
+QUICK = overrides("training.steps=1", "model.d_model=8", "logging.tensorboard=false")
 
 
 def train(folder: Path, *sets: str, config: str = "tiny.yaml"):
-    options = [argument for setting in sets for argument in ("--set", setting)]
-    return run("train.py", "--config", config, *QUICK, *options, folder=folder)
+    return run("train.py", "--config", config, *QUICK, *overrides(*sets), folder=folder)
 
 
 # Each row with its message in the report; None: kept; "": counted in a message above.

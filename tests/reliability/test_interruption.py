@@ -6,74 +6,38 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from minitransformer.training.trainer import Callback
-from tests.support.events import everything_without_clock
 from tests.support.processes import ROOT, Running, run
-from tests.support.small_runs import final_hashes, trainer_for
-from tests.training.test_trainer import without_clock
-
-SETTINGS = [
-    argument
-    for setting in (
-        "model.d_model=32",
-        "model.dropout=0.1",
-        "model.self_attention_dropout=0.1",
-        "model.cross_attention_dropout=0.1",
-        "model.activation_dropout=0.1",
-        "training.steps=100",
-        "training.batch_tokens=300",
-        "training.save_every=7",
-        "evaluation.every=50",
-        "model.max_length=20",
-    )
-    for argument in ("--set", setting)
-]
-
-
-COMMAND = ("train.py", "--config", "tiny.yaml", *SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    start = time.monotonic()
-    assert run(*COMMAND, folder=folder).code == 0
-    return folder / "runs/tiny", time.monotonic() - start
-
-
-def assert_same(run_path: Path, expected: Path) -> None:
-    assert final_hashes(run_path) == final_hashes(expected)
-    assert without_clock(run_path / "metrics.jsonl") == without_clock(expected / "metrics.jsonl")
-    assert everything_without_clock(run_path) == everything_without_clock(expected)
+from tests.support.small_runs import trainer_for
+from tests.support.survival import INTERRUPTIBLE, assert_same
 
 
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
-def test_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, number, code):
-    running = Running(*COMMAND, folder=tmp_path)
+def test_signal_saves_and_the_same_command_continues(finished_run, tmp_path, number, code):
+    running = Running(*INTERRUPTIBLE, folder=tmp_path)
     running.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     running.signal(number)
     stopped = running.finish()
     assert stopped.code == code
     assert "saved. The same command continues from there." in stopped.out
-    continued = run(*COMMAND, folder=tmp_path)
+    continued = run(*INTERRUPTIBLE, folder=tmp_path)
     assert continued.code == 0
     assert "Continuing runs/tiny after step" in continued.out
-    assert_same(tmp_path / "runs/tiny", uninterrupted[0])
+    assert_same(tmp_path / "runs/tiny", finished_run[0])
 
 
-def test_run_killed_at_random_moments_resumes_to_the_same_bits(uninterrupted, tmp_path):
-    expected, seconds = uninterrupted
+def test_run_killed_at_random_moments_resumes_to_the_same_bits(finished_run, tmp_path):
+    expected, seconds = finished_run
     delays = random.Random(20)
     killed = 0
     while killed < 5:
-        running = Running(*COMMAND, folder=tmp_path)
+        running = Running(*INTERRUPTIBLE, folder=tmp_path)
         time.sleep(delays.uniform(0, 0.4 * seconds))
         if running.process.is_alive():
             running.signal(signal.SIGKILL)
@@ -81,7 +45,7 @@ def test_run_killed_at_random_moments_resumes_to_the_same_bits(uninterrupted, tm
         running.process.join()
         if running.process.exitcode == 0:  # it finished between two kills: start another run
             (tmp_path / "runs/tiny").rename(tmp_path / f"finished-{killed}")
-    assert run(*COMMAND, folder=tmp_path).code == 0
+    assert run(*INTERRUPTIBLE, folder=tmp_path).code == 0
     assert_same(tmp_path / "runs/tiny", expected)
 
 

@@ -8,20 +8,21 @@ import pytest
 
 from minitransformer.errors import CheckpointError
 from minitransformer.run import LOCK, RunFolder, RunLock
-from tests.reliability.test_interruption import COMMAND
 from tests.support.processes import Running, run
-from tests.support.small_runs import final_hashes, trainer_for
+from tests.support.run_results import final_hashes
+from tests.support.small_runs import trainer_for
+from tests.support.survival import INTERRUPTIBLE
 
 
 def test_second_training_is_refused_with_the_process_id(tmp_path):
-    first = Running(*COMMAND, folder=tmp_path)
+    first = Running(*INTERRUPTIBLE, folder=tmp_path)
     first.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     os.kill(first.process.pid, signal.SIGSTOP)  # so that it does not finish during the test
     try:
         (tmp_path / "second").mkdir()
         for extra in ((), ("--fresh",)):
             second = run(
-                *COMMAND, "--run", tmp_path / "runs/tiny", *extra, folder=tmp_path / "second"
+                *INTERRUPTIBLE, "--run", tmp_path / "runs/tiny", *extra, folder=tmp_path / "second"
             )
             assert (second.code, second.out) == (1, "")
             assert second.err == (
@@ -36,16 +37,16 @@ def test_second_training_is_refused_with_the_process_id(tmp_path):
 
 
 def test_lock_is_released_when_its_process_is_killed(tmp_path):
-    first = Running(*COMMAND, folder=tmp_path)
+    first = Running(*INTERRUPTIBLE, folder=tmp_path)
     first.wait_until((tmp_path / "runs/tiny/checkpoints/last").exists)
     first.signal(signal.SIGKILL)
     first.process.join()
     assert (tmp_path / "runs/tiny" / LOCK).exists()  # the file remains, unlocked
-    assert run(*COMMAND, folder=tmp_path).code == 0
+    assert run(*INTERRUPTIBLE, folder=tmp_path).code == 0
 
 
 def test_fresh_run_leaves_no_lock_file(tmp_path):
-    short = (*COMMAND, "--set", "training.steps=3")
+    short = (*INTERRUPTIBLE, "--set", "training.steps=3")
     assert run(*short, folder=tmp_path).code == 0
     before = final_hashes(tmp_path / "runs/tiny")
     assert run(*short, "--fresh", folder=tmp_path).code == 0
@@ -54,7 +55,7 @@ def test_fresh_run_leaves_no_lock_file(tmp_path):
 
 
 def test_refused_run_leaves_no_folder(tmp_path):
-    refused = run(*COMMAND, "--set", "data.train=absent.tsv", folder=tmp_path)
+    refused = run(*INTERRUPTIBLE, "--set", "data.train=absent.tsv", folder=tmp_path)
     assert refused.code == 1
     assert not (tmp_path / "runs").exists()
 

@@ -24,8 +24,8 @@ from minitransformer.checkpoint import model_tensors, tensor_bytes
 from minitransformer.data.batching import fold_in
 from minitransformer.storage import checksum
 from minitransformer.training.trainer import INITIALIZATION, Trainer
+from tests.support.run_results import metrics_without_clock
 from tests.support.small_runs import trainer_for
-from tests.training.test_trainer import without_clock
 
 EVERY = 4  # steps between evaluations; an epoch has three batches
 PAIRS = b"a b\tx y\na\tx\nb a b\ty x y\nb b\ty\n"
@@ -72,7 +72,7 @@ def reference_of(folder: Path) -> Reference:
     while True:
         reference.hashes.append(hash_of(trainer))
         reference.losses.append(training_loss(trainer))
-        reference.rows.append(without_clock(trainer.run_folder.metrics))
+        reference.rows.append(metrics_without_clock(trainer.run_folder.path))
         if trainer.is_finished:
             return reference
         take_step(trainer)
@@ -144,7 +144,7 @@ class RunMachine(RuleBasedStateMachine):
         if trainer := self.trainer:
             step = trainer.state.step
             assert hash_of(trainer) == self.reference().hashes[step]
-            assert without_clock(trainer.run_folder.metrics) == self.reference().rows[step]
+            assert metrics_without_clock(trainer.run_folder.path) == self.reference().rows[step]
 
     def teardown(self):
         shutil.rmtree(getattr(self, "folder", ""), ignore_errors=True)

@@ -27,11 +27,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Uninterrupted:
-    return uninterrupted_in(tmp_path_factory.mktemp("uninterrupted"))
-
-
 def stopped(
     folder: Path, expected: Uninterrupted, sabotage: Sabotage, codes: set[int], *changes: str
 ) -> Job:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.overrides import overrides
+
 ROOT = Path(__file__).parents[2]
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
@@ -95,6 +97,11 @@ def wait_until_ended(folder: Path, since: float, seconds: float = 20) -> float:
     took = max(0.0, time.monotonic() - since)
     assert took < seconds, f"all processes ended, but after {took:.1f} s"
     return took
+
+
+def train_command(*settings: str) -> tuple[str, ...]:
+    """Return train.py's command line for tiny.yaml with changed settings."""
+    return ("train.py", "--config", "tiny.yaml", *overrides(*settings))
 
 
 def run(script: str, *arguments: object, folder: Path, stdin: bytes = b"") -> Finished:

@@ -7,18 +7,20 @@ import torch
 from minitransformer.config import load_config
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
-from minitransformer.storage import checksum
 from minitransformer.training.trainer import Trainer
 from minitransformer.translator import Translator
 from tests.support.processes import ROOT
 
-SMALL = (
-    "data.limit=24",
-    "model.d_model=16",
+DROPOUT = (
     "model.dropout=0.1",
     "model.self_attention_dropout=0.1",
     "model.cross_attention_dropout=0.1",
     "model.activation_dropout=0.1",
+)
+SMALL = (
+    "data.limit=24",
+    "model.d_model=16",
+    *DROPOUT,
     "training.steps=12",
     "training.batch_tokens=60",
     "training.save_every=3",
@@ -73,12 +75,3 @@ def same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -
     return first.keys() == second.keys() and all(
         torch.equal(first[name], second[name]) for name in first
     )
-
-
-def final_hashes(run: Path) -> dict[str, str]:
-    """Return the checksums of a run's last weights and optimizer state."""
-    folder = run / "checkpoints" / (run / "checkpoints" / "last").read_text().strip()
-    return {
-        name: checksum((folder / name).read_bytes())
-        for name in ("model.safetensors", "optimizer.safetensors")
-    }

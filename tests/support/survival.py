@@ -12,17 +12,14 @@ from minitransformer.run import RunFolder
 from minitransformer.storage import read_json_with_checksum
 from tests.support.events import everything_without_clock
 from tests.support.faults import Fault, Sabotage
-from tests.support.processes import Finished, Running
-from tests.support.small_runs import final_hashes
-from tests.training.test_trainer import without_clock
+from tests.support.processes import Finished, Running, train_command
+from tests.support.run_results import final_hashes, metrics_without_clock
+from tests.support.small_runs import DROPOUT
 
 SHORT = (
     "data.limit=24",
     "model.d_model=16",
-    "model.dropout=0.1",
-    "model.self_attention_dropout=0.1",
-    "model.cross_attention_dropout=0.1",
-    "model.activation_dropout=0.1",
+    *DROPOUT,
     "training.steps=9",
     "training.batch_tokens=60",
     "training.save_every=2",
@@ -33,6 +30,16 @@ SHORT = (
     "logging.examples=1",
 )
 LONGER = ("training.steps=24", "training.save_every=3", "evaluation.every=8")
+# Long enough to be interrupted after its first checkpoint.
+INTERRUPTIBLE = train_command(
+    "model.d_model=32",
+    *DROPOUT,
+    "training.steps=100",
+    "training.batch_tokens=300",
+    "training.save_every=7",
+    "evaluation.every=50",
+    "model.max_length=20",
+)
 CLOCK = ("seconds", "metrics_bytes", "event_bytes")  # depend on the wall clock
 
 PROCESS_TIMEOUT = 120  # seconds
@@ -42,8 +49,7 @@ Job = Generator[tuple[Running, Moments], None, None]
 
 
 def command(*changes: str) -> tuple[str, ...]:
-    settings = (argument for change in (*SHORT, *changes) for argument in ("--set", change))
-    return ("train.py", "--config", "tiny.yaml", *settings)
+    return train_command(*SHORT, *changes)
 
 
 def run_in(folder: Path) -> Path:
@@ -70,7 +76,7 @@ def outcome(run: Path) -> dict[str, Any]:
     return {
         "tensors": final_hashes(run),
         "state": {key: value for key, value in state.items() if key not in CLOCK},
-        "metrics": without_clock(run / "metrics.jsonl"),
+        "metrics": metrics_without_clock(run),
         "TensorBoard": everything_without_clock(run),
         "best": (run / "checkpoints/best").read_text(),
         "files": sorted(str(path.relative_to(run)) for path in run.rglob("*")),
@@ -81,6 +87,12 @@ def differences(run: Path, expected: dict[str, Any]) -> list[str]:
     """Return the names of what differs from the expected outcome."""
     found = outcome(run)
     return [name for name in expected if found[name] != expected[name]]
+
+
+def assert_same(run: Path, expected: Path) -> None:
+    assert final_hashes(run) == final_hashes(expected)
+    assert metrics_without_clock(run) == metrics_without_clock(expected)
+    assert everything_without_clock(run) == everything_without_clock(expected)
 
 
 def check_newest(run: Path) -> None:

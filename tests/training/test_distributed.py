@@ -23,9 +23,9 @@ from minitransformer.errors import ProcessError, UsageError
 from minitransformer.model.loss import TrainingLoss
 from minitransformer.training.distributed import Ranks, init_distributed, open_store
 from minitransformer.training.launcher import launched_processes
-from tests.support.processes import ROOT, Running, context, run
-from tests.support.small_runs import NO_DROPOUT, RECURRENT, final_hashes, trainer_for
-from tests.training.test_trainer import without_clock
+from tests.support.processes import ROOT, Running, context, run, train_command
+from tests.support.run_results import final_hashes, metrics_without_clock
+from tests.support.small_runs import NO_DROPOUT, RECURRENT, trainer_for
 
 SETTINGS = (
     "model.d_model=32", "training.steps=150", "training.batch_tokens=300", "training.save_every=7",
@@ -34,8 +34,7 @@ SETTINGS = (
 
 
 def command(*changes: str) -> tuple[str, ...]:
-    settings = (argument for change in (*SETTINGS, *changes) for argument in ("--set", change))
-    return ("train.py", "--config", "tiny.yaml", *settings)
+    return train_command(*SETTINGS, *changes)
 
 
 def free_port() -> int:
@@ -198,9 +197,7 @@ def two_ranks(tmp_path_factory) -> Path:
 def test_two_processes_give_the_same_bits_again(two_ranks, tmp_path):
     assert run(*command("training.processes=2", "model.dropout=0.1"), folder=tmp_path).code == 0
     assert final_hashes(tmp_path / "runs/tiny") == final_hashes(two_ranks)
-    assert without_clock(tmp_path / "runs/tiny/metrics.jsonl") == without_clock(
-        two_ranks / "metrics.jsonl"
-    )
+    assert metrics_without_clock(tmp_path / "runs/tiny") == metrics_without_clock(two_ranks)
 
 
 def children_of(process: int) -> list[int]:
@@ -244,7 +241,7 @@ def test_number_of_processes_may_change_when_resuming(tmp_path):
     assert states[0]["epoch"] > 1
     for key in ("step", "epoch", "batch_index", "data_fingerprint"):
         assert states[0][key] == states[1][key]
-    changing, single = (without_clock(folder / "runs/tiny/metrics.jsonl") for folder in folders)
+    changing, single = (metrics_without_clock(folder / "runs/tiny") for folder in folders)
     losses = {(row["step"], row["split"]): row["loss"] for row in single}
     compared = [(row, losses[row["step"], row["split"]]) for row in changing
                 if (row["step"], row["split"]) in losses]  # fmt: skip

@@ -20,7 +20,7 @@ from minitransformer.training.divergence import (
     locate_nonfinite,
     read_nonfinite_report,
 )
-from tests.support.processes import run
+from tests.support.processes import run, train_command
 from tests.support.small_runs import NO_DROPOUT, same_bits, trainer_for, weights
 
 
@@ -175,9 +175,9 @@ def test_nonfinite_tensors_are_never_loaded(tmp_path, monkeypatch):
 
 def test_huge_learning_rate_ends_in_one_line_and_no_checkpoint(tmp_path):
     result = run(
-        "train.py", "--config", "tiny.yaml", "--set", "training.learning_rate=1e12",
-        "--set", "training.schedule=constant", "--set", "model.dropout=0.1",
-        "--set", "training.clip_norm=0", folder=tmp_path,
+        *train_command("training.learning_rate=1e12", "training.schedule=constant",
+                       "model.dropout=0.1", "training.clip_norm=0"),
+        folder=tmp_path,
     )  # fmt: skip
     assert result.code == 1
     assert result.err.startswith("error: the gradient of step ")

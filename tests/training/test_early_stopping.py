@@ -5,8 +5,9 @@ import torch
 from minitransformer.run import RunFolder
 from minitransformer.training.trainer import Callback
 from minitransformer.translator import Translator
-from tests.support.processes import run
-from tests.support.small_runs import final_hashes, same_bits, trainer_for, weights
+from tests.support.processes import run, train_command
+from tests.support.run_results import final_hashes
+from tests.support.small_runs import same_bits, trainer_for, weights
 
 SETTINGS = (
     "evaluation.best_metric=loss", "evaluation.every=2", "training.steps=40",
@@ -76,10 +77,10 @@ def test_console_prints_why_training_stopped(tmp_path):
                "training.clip_norm=0", "evaluation.every=2", "evaluation.best_metric=exact_match",
                "training.patience=2", "training.steps=50",
                "evaluation.train_pairs=0", "logging.tensorboard=false")  # fmt: skip
-    arguments = ["--config", "tiny.yaml", *(part for each in changes for part in ("--set", each))]
-    result = run("train.py", *arguments, folder=tmp_path)
+    command = train_command(*changes)
+    result = run(*command, folder=tmp_path)
     assert result.code == 0
     assert "stopped early at step" in result.out
     assert "no better exact_match since step" in result.out
-    again = run("train.py", *arguments, folder=tmp_path)
+    again = run(*command, folder=tmp_path)
     assert "runs/tiny is finished: stopped early at step" in again.out

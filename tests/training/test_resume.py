@@ -11,7 +11,8 @@ from minitransformer.errors import CheckpointError
 from minitransformer.storage import checksum
 from minitransformer.training.resume import changed_settings
 from tests.support.processes import run
-from tests.support.small_runs import final_hashes, same_bits, small_config, trainer_for, weights
+from tests.support.run_results import final_hashes
+from tests.support.small_runs import same_bits, small_config, trainer_for, weights
 
 RESUMABLE = {
     "training.steps",

@@ -1,10 +1,8 @@
 """The trainer's steps, resuming, checkpoints, callbacks and settings."""
 
 import dataclasses
-import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,15 +19,8 @@ from minitransformer.model.loss import TrainingLoss
 from minitransformer.run import RunFolder
 from minitransformer.training.trainer import Callback
 from tests.support.corpus_files import counts
+from tests.support.run_results import metrics_without_clock
 from tests.support.small_runs import KINDS, NO_DROPOUT, RECURRENT, same_bits, trainer_for, weights
-
-
-def without_clock(path: Path) -> list[dict]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [
-        {key: value for key, value in row.items() if key not in ("seconds", "tokens_per_second")}
-        for row in rows
-    ]
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
@@ -41,7 +32,9 @@ def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
         assert trainer.fit() == 0
     assert same_bits(weights(first), weights(second))
     assert not same_bits(weights(first), weights(other))
-    assert without_clock(first.run_folder.metrics) == without_clock(second.run_folder.metrics)
+    assert metrics_without_clock(first.run_folder.path) == metrics_without_clock(
+        second.run_folder.path
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +69,9 @@ def test_run_resumed_in_mid_epoch_equals_an_uninterrupted_run(
     assert second.state.step == stop_at
     second.fit()
     assert same_bits(weights(expected), weights(second))
-    assert without_clock(expected.run_folder.metrics) == without_clock(second.run_folder.metrics)
+    assert metrics_without_clock(expected.run_folder.path) == metrics_without_clock(
+        second.run_folder.path
+    )
     states = [dataclasses.asdict(trainer.state) for trainer in (expected, second)]
     for state in states:
         del state["seconds"], state["metrics_bytes"]  # depend on the wall clock
@@ -271,7 +266,7 @@ def test_without_held_out_pairs_only_training_pairs_are_evaluated(tmp_path):
     data.write_bytes(b"Good morning\tBuenos d\xc3\xadas\nGood night\tBuenas noches\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
     trainer.fit()
-    assert {row["split"] for row in without_clock(trainer.run_folder.metrics)} == {"train"}
+    assert {row["split"] for row in metrics_without_clock(trainer.run_folder.path)} == {"train"}
     with pytest.raises(DataError, match="has no held-out pairs to measure it on"):
         trainer_for(tmp_path / "best", f"data.train={data}", "evaluation.best_metric=loss")
 
@@ -421,7 +416,10 @@ def test_reference_with_unknown_words_is_never_an_exact_match(tmp_path):
         trainer.model.head.weight.zero_()
         trainer.model.head.bias.copy_(torch.tensor([0.0, 50.0, 0.0, 0.0, 0.0]))  # always <UNK>
     trainer.evaluate()
-    assert [row["exact_match"] for row in without_clock(trainer.run_folder.metrics)] == [0.0, 0.0]
+    assert [row["exact_match"] for row in metrics_without_clock(trainer.run_folder.path)] == [
+        0.0,
+        0.0,
+    ]
 
 
 def test_fresh_moves_nothing_until_the_new_run_can_start(tmp_path):
@@ -465,7 +463,7 @@ def test_bleu_is_none_for_sentences_too_short(tmp_path):
     data.write_bytes(b"Good night\tBuenas noches\n")
     trainer = trainer_for(tmp_path / "run", f"data.train={data}")
     trainer.evaluate()
-    (row,) = without_clock(trainer.run_folder.metrics)
+    (row,) = metrics_without_clock(trainer.run_folder.path)
     assert row["bleu"] is None
     assert "tok:13a" in row["bleu_signature"]
 

@@ -1,4 +1,4 @@
-"""A fixture that runs the system's Chromium, for tests of pages."""
+"""The system's Chromium, and axe-core, which checks the accessibility of pages."""
 
 import os
 import shutil
@@ -18,3 +18,10 @@ def browser():
 
     with sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture(scope="module")
+def axe():
+    if not AXE.is_file():
+        pytest.skip("axe-core is missing: npm install axe-core, or set AXE_CORE to its path")
+    return AXE.read_text(encoding="utf-8")
