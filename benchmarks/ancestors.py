@@ -44,7 +44,7 @@ from benchmarks.lengths import PAIRS_PER_LENGTH, exact_by_length
 from benchmarks.measuring import write_json
 from benchmarks.quality import count_parameters, train_ours
 from minitransformer import metrics
-from minitransformer.command_line import run_command
+from minitransformer.cli import run_command
 from minitransformer.config import find_config
 from minitransformer.data.tokenizer import normalize
 from minitransformer.data.toy_tasks import TASKS

@@ -40,7 +40,9 @@ def train_and_test(task: str, encoding: str, folder: Path, settings: list[str]) 
         ROOT / "train.py", "--config", f"{task}.yaml", "--run", run,
         *overrides(*changes),
     )  # fmt: skip
-    test = re.search(r"exact_match +([\d.]+)", run_python("-m", "minitransformer.evaluate", run))
+    test = re.search(
+        r"exact_match +([\d.]+)", run_python("-m", "minitransformer", "evaluate", "--run", run)
+    )
     rows = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     seconds = re.search(r'"seconds": ([\d.]+)', rows[-1])
     assert test

@@ -23,12 +23,12 @@ import torch
 from benchmarks import baseline
 from benchmarks.measuring import print_table, write_json
 from minitransformer import metrics
-from minitransformer.command_line import run_command
+from minitransformer.cli import run_command
+from minitransformer.cli.scores import TestSet, read_test_set, split_test_set
 from minitransformer.config import find_config, load_config
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.data.tokenizer import normalize
 from minitransformer.errors import DataError, UserError
-from minitransformer.evaluate import TestSet, read_test_set, split_test_set
 from minitransformer.metrics import Score
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config

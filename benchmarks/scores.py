@@ -12,11 +12,11 @@ from pathlib import Path
 
 from benchmarks.measuring import print_table, write_json
 from benchmarks.quality import count_parameters, format_range
-from minitransformer.command_line import run_command
+from minitransformer.cli import run_command
+from minitransformer.cli.scores import split_test_set, text_scores, translated
 from minitransformer.config import changed_keys
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.errors import UsageError, UserError
-from minitransformer.evaluate import split_test_set, text_scores, translated
 from minitransformer.run import RunFolder
 from minitransformer.search import GREEDY_SEARCH, SearchConfig
 from minitransformer.translator import Translator

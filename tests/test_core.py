@@ -8,8 +8,7 @@ import sys
 from tests.support.processes import ROOT
 
 OPTIONAL = (
-    "api.py", "cli", "command_line.py", "console.py", "doctor", "evaluate.py", "explain",
-    "export.py", "prompt.py", "worked",
+    "__main__.py", "api.py", "cli", "doctor", "explain", "export.py", "worked",
 )  # fmt: skip
 PROGRAM = """
 from pathlib import Path

@@ -6,16 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitransformer.command_line import run_command
 from minitransformer.data.batching import pad
 from minitransformer.data.corpus import Pair
 from minitransformer.data.dataset import prepare_dataset
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK
 from minitransformer.errors import UsageError, UserError
-from minitransformer.export import main, write_ctranslate2
+from minitransformer.export import write_ctranslate2
 from minitransformer.settings import Config
 from minitransformer.translator import Translation, Translator
-from tests.support.processes import Finished, run
 from tests.support.small_runs import small_config, trainer_for, translator_for
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs: pip install -e '.[export]'")
@@ -130,10 +128,6 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
-def command(folder: Path, *arguments: object) -> Finished:
-    return run("minitransformer/export.py", *arguments, folder=folder)
-
-
 def test_export_int8_is_smaller(trained, tmp_path):
     translator = Translator.load(trained / "run")
     config = small_config(*MODERN, *LEARNING)
@@ -151,53 +145,10 @@ def test_export_int8_is_smaller(trained, tmp_path):
     assert all(map(torch.equal, before, translator.model.parameters()))
 
 
-def test_export_command_shows_usage(trained):
-    first = command(trained, "run", "--ctranslate2", "new/out", "--int8")
-    assert (first.code, first.err) == (0, "")
-    assert first.out.startswith("exported run (step-000060) to new/out: int8, ")
-    small = (trained / "new" / "out" / "model.bin").stat().st_size
-    second = command(trained, "run", "--ctranslate2", "new/out", "--checkpoint", "last")
-    assert (second.code, second.err) == (0, "")
-    assert (trained / "new" / "out" / "model.bin").stat().st_size > small
-    assert [path.name for path in (trained / "new").iterdir()] == ["out"]
-    lines = second.out.split("\n\n", 1)[1].replace("  ", "", 1).replace("\n  ", "\n")
-    (trained / "shown.py").write_text(lines)
-    shown = run(trained / "shown.py", folder=trained)
-    assert shown.out == Translator.load(trained / "run")("Let's go") + "\n"
-
-
-def test_export_error_is_one_line(trained):
-    result = command(trained, "absent", "--ctranslate2", "out")
-    assert result.err == "error: absent is not a run folder (there is no such folder)\n"
-    assert result.code == 1
-    (trained / "mine").mkdir()
-    (trained / "mine" / "config.json").write_text("{}")
-    result = command(trained, "run", "--ctranslate2", "mine")
-    assert result.err == "error: mine is not empty and not an export; choose another folder\n"
-    assert result.code == 1
-    result = command(trained, "run", "--ctranslate2", "run/config.yaml")
-    assert (result.code, result.err) == (1, "error: run/config.yaml: Not a directory\n")
-    trainer_for(trained / "seed", "training.steps=1", "logging.tensorboard=false").fit()
-    result = command(trained, "seed", "--ctranslate2", "out")
-    expected = "error: CTranslate2 has no model.norm: none; to export, train with norm: pre\n"
-    assert (result.code, result.err) == (2, expected)
-    assert not (trained / "out").exists()
-
-
 def test_export_norm_post_needs_feed_forward(tmp_path):
     changes = (*MODERN, "model.norm=post", "model.d_ff=0")
     with pytest.raises(UsageError, match=r"no model\.d_ff: 0 with norm: post;"):
         export(translator_for(tmp_path / "run", *changes), small_config(*changes), tmp_path / "out")
-
-
-def test_export_refuses_recurrent(tmp_path, capsys):
-    changes = ("model.kind=recurrent", "training.steps=1", "logging.tensorboard=false")
-    trainer_for(tmp_path / "run", *changes).fit()
-    out = tmp_path / "out"
-    assert run_command(lambda: main([str(tmp_path / "run"), "--ctranslate2", str(out)])) == 2
-    expected = "error: CTranslate2 has no model.kind: recurrent; to export, train with kind: "
-    assert capsys.readouterr().err == f"{expected}transformer\n"
-    assert not out.exists()
 
 
 def test_export_failure_keeps_earlier_export(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ def test_type_checker_and_linters_find_nothing(command):
 
 def test_translating_does_not_import_the_trainer():
     code = (
-        "import sys, minitransformer.prompt, minitransformer.translator;"
+        "import sys, minitransformer.cli.prompt, minitransformer.translator;"
         "print([name for name in sys.modules if 'minitransformer.training' in name"
         " or 'tensorboard' in name])"
     )

@@ -128,7 +128,7 @@ def test_readme_attention_sample_is_real(tmp_path, tiny_rnn):
 
 def test_readme_worked_samples_are_real(tmp_path):
     def worked(*arguments: object) -> str:
-        return run("minitransformer/worked/__main__.py", *arguments, folder=tmp_path).out
+        return run("worked", *arguments, folder=tmp_path).out
 
     step = next(block for block in blocks("") if block.startswith("  5  E: E = Q K^T"))
     assert step in worked("self-attention-3x4")
@@ -176,5 +176,5 @@ def test_readme_doctor_sample_is_real(tmp_path):
         return [re.sub(r"[\d.e-]+", "N", line) for line in text.strip().splitlines()]
 
     sample = next(block for block in blocks("") if block.startswith("A fresh model"))
-    result = run("minitransformer/doctor/__main__.py", "--config", "tiny.yaml", folder=tmp_path)
+    result = run("doctor", "--config", "tiny.yaml", folder=tmp_path)
     assert shape(result.out)[-len(shape(sample)) :] == shape(sample)

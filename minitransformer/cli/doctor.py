@@ -51,21 +51,24 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     config = load_config(find_config(options.config), options.set) if options.config else None
-    raise_on_interrupt()
     # torch takes seconds to load, so mistakes on the command line are reported before
     if options.pitfall:
         from minitransformer.doctor.pitfalls import show_pitfalls
 
+        raise_on_interrupt()
         names = PITFALL_NAMES if options.pitfall == "all" else (options.pitfall,)
         return show_pitfalls(names, find_config(options.config or "tiny.yaml"), options.set)
     if options.replay:
         from minitransformer.doctor.replay import replay
 
+        raise_on_interrupt()
         return replay(options.replay)
+
     from minitransformer.doctor.report import DoctorReport
     from minitransformer.doctor.run_checks import check_config, check_run, print_machine
     from minitransformer.run import runs_newest_first
 
+    raise_on_interrupt()
     report = DoctorReport()
     print_machine()
     if config:

@@ -89,10 +89,10 @@ def check(options: argparse.Namespace) -> None:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    raise_on_interrupt()
 
     from minitransformer.cli import scores
 
+    raise_on_interrupt()
     run = chosen_run(options)
     if options.alignment:
         found = scores.align(run, options.pairs or DEFAULT_PAIRS, options)

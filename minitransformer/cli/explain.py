@@ -94,10 +94,10 @@ def check(options: argparse.Namespace) -> None:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    raise_on_interrupt()
 
     from minitransformer.cli import walkthroughs
 
+    raise_on_interrupt()
     run = chosen_run(options)
     translators = walkthroughs.load_translators(run, options)
     with open_lines(options) as lines:

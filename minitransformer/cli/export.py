@@ -53,12 +53,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    raise_on_interrupt()
 
     from minitransformer.export import write_ctranslate2
     from minitransformer.run import RunFolder
     from minitransformer.translator import Translator
 
+    raise_on_interrupt()
     run, folder, kind = chosen_run(options), options.to, "int8" if options.int8 else "float32"
     translator = Translator.load(run, checkpoint=options.checkpoint, average=options.average)
     config, tokenizer = RunFolder(run).load_config().model, translator.tokenizer

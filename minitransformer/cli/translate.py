@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 from minitransformer.cli import (
@@ -80,10 +81,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    if WALKTHROUGH in arguments:
+    if WALKTHROUGH in takewhile(lambda each: each != "--", arguments):
         from minitransformer.cli import explain
 
-        return explain.main([each for each in arguments if each != WALKTHROUGH])
+        arguments.remove(WALKTHROUGH)
+        return explain.main(arguments)
 
     options = parse(arguments)
     reads_stdin = not (options.sentences or options.input)

@@ -584,8 +584,7 @@ def test_browser_page_is_accessible(open_page, axe, address, scheme):
 
 
 def test_browser_worked_pages_are_accessible_and_fit_a_phone(tmp_path, browser, axe):
-    command = "minitransformer/worked/__main__.py"
-    assert run(command, "--html", "all.html", folder=tmp_path).code == 0
+    assert run("worked", "list", "--to", "all.html", folder=tmp_path).code == 0
     page = browser.new_page(viewport={"width": 390, "height": 800}, bypass_csp=True)
     page.goto(f"file://{tmp_path}/all.html")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -1,17 +1,15 @@
 """The doctor command prints its checks and returns the right exit code."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from minitransformer.command_line import run_command
-from minitransformer.doctor.__main__ import main
+from minitransformer.cli import run_command
+from minitransformer.cli.doctor import main
 from tests.support.overrides import overrides
-from tests.support.processes import ROOT, run
+from tests.support.processes import run
 from tests.support.small_runs import trainer_for
 
 SHORT = ["evaluation.every=3", "training.steps=6", "evaluation.best_metric=loss"]
@@ -50,7 +48,7 @@ def marked(lines: list[str], *marks: str) -> list[str]:
 
 
 def test_doctor_passes_on_a_shipped_config(tmp_path):
-    result = run("minitransformer/doctor/__main__.py", "--config", "tiny", folder=tmp_path)
+    result = run("doctor", "--config", "tiny", folder=tmp_path)
     assert result.code == 0
     lines = result.out.splitlines()
     assert len(marked(lines, "ok    ")) == 12
@@ -253,23 +251,6 @@ def test_usage_errors_get_one_line_and_an_exit_code(tmp_path, monkeypatch, capsy
     assert found == code
     (line,) = (each for each in lines if each.startswith("error: "))
     assert message in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(["--help"], 0), (["--break", "leg"], 2), (["--config", "tiny", "--run", "x"], 2)],
-)
-def test_help_and_usage_errors_do_not_load_torch(arguments, code, tmp_path):
-    watch = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
-    module = f"import runpy; sys.argv = {['doctor', *arguments]!r}; " + (
-        "runpy.run_module('minitransformer.doctor', run_name='__main__')"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", f"{watch}; {module}"], capture_output=True, text=True, cwd=ROOT,
-        check=False,
-    )  # fmt: skip
-    assert result.returncode == code, result.stderr
-    assert result.stdout.splitlines()[-1] == "False"
 
 
 def test_doctor_passes_on_a_recurrent_run(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""evaluate.py scores splits, files, averaged checkpoints and pairs of runs."""
+"""The evaluate command scores splits, files, averaged checkpoints and pairs of runs."""
 
 import dataclasses
 import os
@@ -18,8 +18,8 @@ from tests.support.processes import Finished, run
 from tests.support.small_runs import trainer_for, weights
 
 
-def evaluate(folder: Path, *arguments: object) -> Finished:
-    return run("minitransformer/evaluate.py", *arguments, folder=folder)
+def evaluate(folder: Path, path: Path | str, *arguments: object) -> Finished:
+    return run("evaluate", "--run", path, *arguments, folder=folder)
 
 
 def test_evaluate_gives_the_scores_of_training(tiny):

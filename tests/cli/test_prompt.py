@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from minitransformer.cli.prompt import Prompt
 from minitransformer.errors import UsageError, UserError
 from minitransformer.explain.interventions import NOTHING, changed_model
 from minitransformer.model.trace import record
-from minitransformer.prompt import Prompt
 from minitransformer.translator import Translator
 from tests.support.small_runs import translator_for
 from tests.support.variants import ids

@@ -1,4 +1,4 @@
-"""train.py prints its plan and results, and its errors with their exit codes."""
+"""The train command prints its plan and results, and its errors with their exit codes."""
 
 import subprocess
 import sys
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer.command_line import run_command
+from minitransformer.cli.console import describe_model
 from minitransformer.config import load_config
-from minitransformer.console import describe_model
 from tests.support.overrides import overrides
 from tests.support.processes import ROOT, run
 from tests.support.small_runs import SMALL
@@ -104,8 +103,9 @@ def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
         (["--config", "tiny.yaml", "--run", "file/x"], 1, "Not a directory"),
         (["--config", "tiny.yaml", "--run", "file", "--fresh"], 1, "is a file, not a run folder"),
         (["--config", "tiny.yaml", "--run", "other", "--fresh"], 1, "is not a run folder"),
-        (["--confgi", "tiny.yaml"], 2, "--config"),
-        ([], 2, "--config"),
+        (["--confgi", "tiny.yaml"], 2, "no option --confgi: did you mean '--config'?"),
+        (["tiny.yaml"], 2, "unexpected 'tiny.yaml': did you mean --config tiny.yaml?"),
+        ([], 2, "name a config, such as --config tiny.yaml"),
     ],
 )  # fmt: skip
 def test_train_errors_have_one_line_and_an_exit_code(tmp_path, arguments, code, message):
@@ -141,32 +141,3 @@ def test_changed_settings_are_listed(tmp_path):
     result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "training.seed=2")
     assert result.code == 1
     assert "was begun with other settings (training.seed: 1, now 2); use --fresh" in result.err
-
-
-@pytest.mark.parametrize("script", ["train.py", "translate.py"])
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(["--help"], 0), (["--version"], 0), (["--nonsense"], 2)]
-)
-def test_help_and_usage_errors_do_not_import_torch(script, arguments, code, tmp_path):
-    watch = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
-    run_script = f"import runpy; sys.argv = {[script, *arguments]!r}; " + (
-        f"runpy.run_path({str(ROOT / script)!r}, run_name='__main__')"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", f"{watch}; {run_script}"], capture_output=True, text=True,
-        cwd=tmp_path, check=False,
-    )  # fmt: skip
-    assert result.returncode == code
-    assert result.stdout.splitlines()[-1] == "False"
-
-
-def test_missing_package_is_reported_with_the_install_command(capsys):
-    def command() -> int:
-        import a_package_that_nobody_has
-
-        return int(a_package_that_nobody_has.code)
-
-    assert run_command(command) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: a_package_that_nobody_has is not installed for ")
-    assert error.endswith("pip install -c constraints.txt -e .\n")

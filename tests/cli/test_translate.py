@@ -1,4 +1,4 @@
-"""translate.py translates arguments, files, pipes and lines typed on a terminal."""
+"""The translate command translates arguments, files, pipes and lines typed on a terminal."""
 
 import os
 import pty
@@ -61,7 +61,7 @@ def test_translate_one_line_per_line_subwords(tmp_path):
     assert "line 8: unknown character 'م'" in result.err
     argument = os.fsdecode(b"I \xff go")
     assert translate(tmp_path, "--run", "run", argument).out.count("\n") == 1
-    shown = translate(tmp_path, "--run", "run", "--tokens", "--output", "seen.txt", argument)
+    shown = translate(tmp_path, "--run", "run", "--tokens", "--to", "seen.txt", argument)
     assert shown.code == 0
     assert "U+FFFD REPLACEMENT CHARACTER" in (tmp_path / "seen.txt").read_text(encoding="utf-8")
 
@@ -72,9 +72,7 @@ def test_translate_empty_input(tiny):
 
 def test_translate_files(tiny, tmp_path):
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfLet's go\n\nI eat bread\n")
-    result = translate(
-        tiny.folder, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"
-    )
+    result = translate(tiny.folder, "--input", tmp_path / "in.txt", "--to", tmp_path / "out.txt")
     assert (result.code, result.out) == (0, "")
     assert (tmp_path / "out.txt").read_bytes() == b"Vamos\n\nComo pan\n"
 
@@ -176,19 +174,21 @@ def test_translate_closed_reader_is_quiet(tiny):
         (["--run", "absent", "hi"], 1, "absent is not a run folder"),
         (["--input", "absent.txt"], 2, "--input absent.txt: no such file"),
         (["--input", "some.txt", "hi"], 2, "give sentences or --input, not both"),
-        (["--runn", "x"], 2, "unrecognized arguments: --runn"),
-        (["--input", "some.txt", "--output", "some.txt"], 2, "are the same file"),
+        (["--runn", "x"], 2, "there is no option --runn: did you mean '--run'?"),
+        (["old", "hi"], 2, "'old' is a run: did you mean --run old?"),
+        (["--to", "no/out.txt", "hi"], 2, "--to no/out.txt: there is no folder no"),
+        (["--input", "some.txt", "--to", "some.txt"], 2, "are the same file"),
         (["--beam", "0", "hi"], 2, "--beam 0: must be from 1 to 1000"),
         (["--beam", "3", "--length-penalty", "nan", "hi"], 2, "--length-penalty nan: must be"),
         (["--n-best", "2", "hi"], 2, "--n-best 2: must be from 1 to --beam (1)"),
         (["--beam", "2", "--n-best", "3", "hi"], 2, "--n-best 3: must be from 1 to --beam (2)"),
-        (["--beam", "2", "--walkthrough", "hi"], 2, "--walkthrough does not go with --beam"),
-        (["--beam", "2", "--tokens", "hi"], 2, "--tokens does not go with --beam"),
+        (["--beam", "2", "--tokens", "hi"], 2, "--tokens does not translate: it goes without"),
         (["--average", "2", "--checkpoint", "last", "hi"], 2, "does not go with --checkpoint"),
     ],
 )
 def test_translate_usage_error_is_one_line(tmp_path, arguments, code, message):
     (tmp_path / "some.txt").write_text("hi")
+    (tmp_path / "old" / "checkpoints").mkdir(parents=True)
     result = translate(tmp_path, *arguments)
     assert result.code == code
     assert message in result.err
@@ -212,10 +212,22 @@ def test_translate_closed_streams(tiny):
         assert b"Traceback" not in err
 
 
-def test_translate_unwritable_output_is_named(tiny):
-    result = translate(tiny.folder, "--output", "no/such/folder.txt", "Let's go")
-    assert result.code == 1
-    assert "error: no/such/folder.txt: No such file or directory" in result.err
+def test_translate_options_between_sentences(tiny):
+    result = translate(tiny.folder, "Let's go", "--run", "runs/tiny", "I go to school")
+    assert result == (0, "Vamos\nVoy a la escuela\n", "")
+
+
+def test_translate_after_two_dashes_is_a_sentence(tiny):
+    result = translate(tiny.folder, "--run", "runs/tiny", "--", "--to", "Let's go")
+    assert (result.code, result.out.count("\n")) == (0, 2)
+    assert result.out.endswith("\nVamos\n")
+
+
+def test_translate_sentence_that_names_a_file_gets_a_note(tiny, tmp_path):
+    (tmp_path / "in.txt").write_text("Let's go\n")
+    result = translate(tmp_path, "--run", tiny.path, "in.txt")
+    assert (result.code, result.out.count("\n")) == (0, 1)
+    assert "note: there is a file 'in.txt'; --input translates its lines\n" in result.err
 
 
 class Terminal:

@@ -1,4 +1,4 @@
-"""python -m minitransformer.worked lists, prints, converts and checks sheets."""
+"""The worked command lists, shows, converts and checks sheets."""
 
 import json
 import os
@@ -20,7 +20,14 @@ from tests.support.processes import Finished, run
 
 
 def worked(folder, *arguments: object) -> Finished:
-    return run("minitransformer/worked/__main__.py", *arguments, folder=folder)
+    return run("worked", *arguments, folder=folder)
+
+
+def written(folder, *arguments: object) -> str:
+    """Return what a command writes to the file that is its last argument."""
+    name = arguments[-1]
+    assert worked(folder, *arguments) == (0, f"wrote {name}\n", "")
+    return (folder / name).read_text(encoding="utf-8")
 
 
 def test_list_counts_all_values(tmp_path):
@@ -30,7 +37,8 @@ def test_list_counts_all_values(tmp_path):
         result.out
     )
     assert all(len(line) <= 80 for line in result.out.splitlines())
-    entries = json.loads(worked(tmp_path, "--json").out)
+    assert worked(tmp_path, "list") == result
+    entries = json.loads(written(tmp_path, "list", "--to", "all.json"))
     assert [entry["id"] for entry in entries] == list(SHIPPED[:-1])
     verdicts = ("agrees", "rounded", "errata_origin", "errata_propagated", "ocr", "not_checkable",
                 "unexplained")  # fmt: skip
@@ -50,14 +58,14 @@ def test_sheet_text_fits_80_columns(name):
 
 
 def test_json_markdown_latex_contents(tmp_path):
-    sheet = json.loads(worked(tmp_path, "masked-4x3", "--json").out)
+    sheet = json.loads(written(tmp_path, "show", "masked-4x3", "--to", "sheet.json"))
     values = [value for step in sheet["steps"] for value in step["printed"]]
     assert {"cell": [1, 2], "printed": "-inf", "ours": "-inf", "verdict": "agrees",
             "how": "agrees"} in values  # fmt: skip
-    markdown = worked(tmp_path, "exam-q1", "--markdown").out
+    markdown = written(tmp_path, "show", "exam-q1", "--to", "sheet.md")
     assert "| `times(A, V)` | [3.4, 3.8, 1.8; 3.5, 4.0, 1.8; 3.5, 3.9, 1.8] |" in markdown
     assert "- Z: slip 19 at [2,2]: printed 4.0; right 3.9285." in markdown
-    latex = worked(tmp_path, "--latex").out
+    latex = written(tmp_path, "list", "--to", "all.tex")
     assert latex.count(r"\begin{document}") == latex.count(r"\end{document}") == 1
     assert latex.count(r"\begin{bmatrix}") == latex.count(r"\end{bmatrix}") > 250
     assert r"\underline{18}^{(1)}" in latex
@@ -68,7 +76,7 @@ def test_json_markdown_latex_contents(tmp_path):
 
 
 def test_operations_are_listed(tmp_path):
-    listed = worked(tmp_path, "--operations").out
+    listed = worked(tmp_path, "operations").out
     assert "dot_scores(Q, K)                  Q Kᵀ, a row per query\n" in listed
     assert all(len(line) <= 100 for line in listed.splitlines())
     assert len(listed.splitlines()) >= 40
@@ -76,38 +84,44 @@ def test_operations_are_listed(tmp_path):
 
 def test_own_sheet_with_slip_exits_1(tmp_path):
     (tmp_path / "mine.yaml").write_text(HOMEWORK)
-    right = worked(tmp_path, "--file", "mine.yaml")
+    right = worked(tmp_path, "check", "mine.yaml")
     assert (right.code, right.err) == (0, "")
     assert right.out.startswith("Homework\n")
     (tmp_path / "mine.yaml").write_text(HOMEWORK.replace("[2, 3, 5]", "[2, 3, 9]"))
-    wrong = worked(tmp_path, "--file", "mine.yaml")
+    wrong = worked(tmp_path, "check", "mine.yaml")
     assert wrong.code == 1
     assert "first slip: step E, cell [1,3]: printed 9, right 5" in wrong.out
-    found = json.loads(worked(tmp_path, "--file", "mine.yaml", "--json").out)["found"]
+    assert worked(tmp_path, "check", "mine.yaml", "--to", "found.json").code == 1
+    found = json.loads((tmp_path / "found.json").read_text())["found"]
     assert [(each["step"], each["cell"], each["follow"]) for each in found] == [("E", [1, 3], [])]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["let-go"], 2, "there is no example 'let-go': did you mean 'lets-go'?"),
-        (["lets-go", "--file", "x"], 2, "give the name of an example or --file, not both"),
-        (["--json", "--latex"], 2, "not allowed with argument"),
-        (["--file", "absent.yaml"], 2, "absent.yaml: No such file or directory"),
-        (["--file", "."], 2, "Is a directory"),
-        (["--file", "latin1.yaml"], 2, "latin1.yaml: not readable as UTF-8"),
-        (["--file", "broken.yaml"], 2, "broken.yaml: line 2:"),
-        (["lets-go", "--run", "."], 1, "lets-go has its own numbers: it needs no --run"),
-        (["school", "--run", "absent"], 1, "absent is not a run folder"),
-        (["broken.yaml"], 2, "broken.yaml is a file: check it with --file broken.yaml"),
-        (["--run", "x"], 2, "--run goes with the name of a procedure, such as school"),
-        (["--weights", "x"], 2, "--weights goes with the name of a sheet with a model, such as"),
+        (["show", "let-go"], 2, "there is no example 'let-go': did you mean 'lets-go'?"),
+        (["show"], 2, "minitransformer worked show: name an example, such as: show lets-go"),
+        (["check"], 2, "minitransformer worked check: name a file"),
+        (["lets-go"], 2, "no action 'lets-go': did you mean minitransformer worked show lets-go?"),
+        (["my.yaml"], 2, "no action 'my.yaml': did you mean minitransformer worked check my.yaml?"),
+        (["chek", "broken.yaml"], 2, "there is no action 'chek': did you mean 'check'?"),
+        (["list", "lets-go"], 2, "unexpected 'lets-go': list takes no name"),
+        (["check", "absent.yaml"], 2, "there is no file 'absent.yaml'"),
+        (["check", "."], 2, "Is a directory"),
+        (["check", "latin1.yaml"], 2, "latin1.yaml: not readable as UTF-8"),
+        (["check", "broken.yaml"], 2, "broken.yaml: line 2:"),
+        (["show", "lets-go", "--run", "."], 1, "lets-go has its own numbers: it needs no --run"),
+        (["show", "school", "--run", "absent"], 1, "absent is not a run folder"),
+        (["show", "broken.yaml"], 2, "is a file: check it with minitransformer worked check brok"),
+        (["--run", "x"], 2, "--run goes with show and check, of a procedure such as school"),
+        (["list", "--to", "x.safetensors"], 2, "the file must end in .html, .md, .tex, .json"),
+        (["operations", "--to", "x.md"], 2, "--to does not go with operations"),
         (
-            ["school", "--weights", "x"],
+            ["show", "school", "--to", "x.safetensors"],
             2,
             "school.yaml: the sheet has no model, so there are no weights to write",
         ),
-        (["lets-go", "--weights", "."], 1, ".: Is a directory"),
+        (["show", "lets-go", "--to", "no/x.md"], 2, "--to no/x.md: there is no folder no"),
     ],
 )
 def test_usage_error_is_one_line(arguments, code, message, tmp_path):
@@ -131,20 +145,20 @@ def test_usage_error_is_one_line(arguments, code, message, tmp_path):
 def test_endless_file_is_refused(make, message, tmp_path):
     make(tmp_path / "own.yaml")
     for result in (
-        worked(tmp_path, "--file", "own.yaml"),
+        worked(tmp_path, "check", "own.yaml"),
         run("train.py", "--config", "own.yaml", folder=tmp_path),
     ):
         assert (result.code, result.err) == (2, f"error: own.yaml: {message}\n")
 
 
 def test_procedure_checked_on_run(tiny_bn, tmp_path):
-    read_only = worked(tmp_path, "school")
+    read_only = worked(tmp_path, "show", "school")
     assert read_only.code == 0
-    assert "to check it: python train.py --config tiny-bn.yaml" in read_only.out
-    shown = worked(tiny_bn.folder, "school")
+    assert "to check it: minitransformer train --config tiny-bn.yaml" in read_only.out
+    shown = worked(tiny_bn.folder, "show", "school")
     assert shown.code == 0, shown.out
     assert "“Add the V embedding of each token to their original embedding”: agrees" in shown.out
-    steps = json.loads(worked(tiny_bn.folder, "school", "--json").out)["steps"]
+    steps = json.loads(written(tiny_bn.folder, "show", "school", "--to", "school.json"))["steps"]
     hows = [step["how"] for step in steps if step["text"]]
     assert hows == ["agrees"] * 15 + ["scan"] * 5
     [[difference]] = steps[-1]["ours"]
@@ -152,7 +166,7 @@ def test_procedure_checked_on_run(tiny_bn, tmp_path):
 
 
 def test_procedure_needs_known_words(tmp_path, tiny):
-    result = worked(tmp_path, "school", "--run", tiny.path)
+    result = worked(tmp_path, "show", "school", "--run", tiny.path)
     assert result.code == 1
     assert "does not know the words of “I go to school → আমি স্কুলে যাই”" in result.err
 
@@ -176,8 +190,8 @@ def test_init_from_sheet_decodes_its_vectors(sheet, tmp_path):
 
 
 def test_weights_file_equals_shipped_weights(tmp_path):
-    written = worked(tmp_path, "lets-go", "--weights", "sheet.safetensors")
-    assert (written.code, written.out, written.err) == (0, "wrote sheet.safetensors\n", "")
+    made = worked(tmp_path, "show", "lets-go", "--to", "sheet.safetensors")
+    assert (made.code, made.out, made.err) == (0, "wrote sheet.safetensors\n", "")
     weights = read_tensors(tmp_path / "sheet.safetensors")
     torch.testing.assert_close(
         weights, read_tensors(WEIGHTS / "lets-go.safetensors"), rtol=0, atol=0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from minitransformer.command_line import run_command
+from minitransformer.cli import run_command
 from minitransformer.data.batching import Batch
 from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from minitransformer.command_line import run_command
+from minitransformer.cli import run_command
+from minitransformer.cli.doctor import PITFALL_NAMES, main
 from minitransformer.config import find_config
 from minitransformer.doctor import pitfalls
-from minitransformer.doctor.__main__ import PITFALL_NAMES, main
 from minitransformer.doctor.pitfalls import (
     PITFALLS,
     Twin,

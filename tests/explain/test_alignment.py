@@ -6,7 +6,8 @@ import shutil
 import pytest
 import torch
 
-from minitransformer.command_line import run_command
+from minitransformer.cli import run_command
+from minitransformer.cli.evaluate import main
 from minitransformer.config import config_to_yaml
 from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID, Word
@@ -19,7 +20,6 @@ from minitransformer.explain.alignment import (
     aligned_pairs,
     best_of,
     load_best_head,
-    main,
     measure_heads,
     save_alignment,
     score_heads,
@@ -31,7 +31,7 @@ from tests.support.processes import Running, run
 from tests.support.small_runs import small_config, trainer_for
 from tests.support.variants import RECURRENTS, build
 
-COMMAND = "minitransformer/explain/alignment.py"
+COMMAND = ("evaluate", "--alignment", "--run")
 POSITIONS = 32  # of the hand-made model; the width of a head
 
 
@@ -152,7 +152,8 @@ def test_measure_heads_takes_recurrent_attention_as_one_head():
 def test_command_refuses_a_run_without_attention(tmp_path, capsys):
     config = small_config("data.train=copy", "model.kind=recurrent", "model.attention=none")
     (tmp_path / "config.yaml").write_text(config_to_yaml(config))
-    assert run_command(lambda: main([str(tmp_path)])) == 2
+    arguments = ["--alignment", "--run", str(tmp_path)]
+    assert run_command(lambda: main(arguments)) == 2
     expected = f"error: {tmp_path} has no attention (model.attention is none)"
     assert capsys.readouterr().err == f"{expected}\n"
 
@@ -180,9 +181,9 @@ def substitute_run(tmp_path_factory):
 
 @pytest.mark.slow
 def test_command_prints_a_table_and_saves_the_best_head(substitute_run, tmp_path):
-    result = run(COMMAND, substitute_run, "--pairs", 20, "--json", "t.json", folder=tmp_path)
+    result = run(*COMMAND, substitute_run, "--pairs", 20, "--to", "t.json", folder=tmp_path)
     assert result.code == 0, result.err
-    assert result.err == f"wrote {substitute_run / 'alignment.json'}\n"
+    assert result.err == f"wrote {substitute_run / 'alignment.json'}\nwrote t.json\n"
     lines = result.out.splitlines()
     checkpoint = Translator.load(substitute_run).checkpoint
     assert f"({checkpoint}) on substitute (test): 20 pairs, " in lines[0]
@@ -205,8 +206,8 @@ def test_heatmaps_begin_with_the_best_head(substitute_run, tmp_path):
         best = HeadAlignment(1, head, labelling, 0.987, 0.9)
         save_alignment(moved, table_json(checkpoint, "substitute", 9, [best]))
         for options in ([], ["--merge-subwords"]):
-            result = run("translate.py", "--run", "moved", "--attention", "maps.svg", *options,
-                         "3 1 4", folder=tmp_path)  # fmt: skip
+            result = run("explain", "--run", "moved", "--to", "maps.svg", *options, "3 1 4",
+                         folder=tmp_path)  # fmt: skip
             assert result.code == 0, result.err
             svg = (tmp_path / "maps.svg").read_text(encoding="utf-8")
             name = "mean of all heads" if head is None else "head 1"
@@ -253,7 +254,7 @@ def test_run_with_an_alignment_is_resumed_and_moved_aside(tmp_path):
 )  # fmt: skip
 def test_command_errors_are_one_line(tmp_path, arguments, code, message):
     trainer_for(tmp_path / "run", "training.steps=1").fit()
-    result = run(COMMAND, "run", *arguments, folder=tmp_path)
+    result = run(*COMMAND, "run", *arguments, folder=tmp_path)
     assert result.code == code
     assert message in result.err
     assert len(result.err.splitlines()) == 1
@@ -265,9 +266,9 @@ def test_trained_model_attends_to_the_token_it_translates(tmp_path):
     trained = Running("train.py", "--config", "substitute.yaml", "--run", "run", "--set",
                       "logging.tensorboard=false", folder=tmp_path).finish(600)  # fmt: skip
     assert trained.code == 0, trained.err
-    scores = run("minitransformer/evaluate.py", "run", folder=tmp_path).out
+    scores = run("evaluate", "--run", "run", folder=tmp_path).out
     assert float(scores.split("exact_match")[1].split()[0]) >= 0.99
-    assert run(COMMAND, "run", folder=tmp_path).code == 0
+    assert run(*COMMAND, "run", folder=tmp_path).code == 0
     best = load_best_head(tmp_path / "run", "step-002000")
     assert best.labelling == PRODUCED
     assert best.right > 0.9

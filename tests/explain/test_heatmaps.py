@@ -1,6 +1,5 @@
 """Attention maps have the right words at the right cells, in any script."""
 
-import argparse
 import io
 import re
 import sys
@@ -16,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from minitransformer.errors import UsageError
 from minitransformer.explain import heatmaps
 from minitransformer.explain.attention_maps import AttentionView, attention_views
-from minitransformer.explain.command import write_attention
 from minitransformer.explain.heatmaps import (
     BLACK,
     HATCH,
@@ -49,7 +46,6 @@ from minitransformer.explain.heatmaps import (
 )
 from minitransformer.explain.walkthrough import walk_through
 from tests.support.attention_views import cross_view, masked_view
-from tests.support.processes import run
 from tests.support.small_runs import translator_for
 from tests.support.translator_shapes import SMALLEST_RECURRENT
 
@@ -380,53 +376,6 @@ def test_sentence_picture_is_wide_enough_at_any_scale(scale):
     widened = replace(picture, width=picture.width + 40)
     beyond = pixels(as_png(widened, scale))[:, scale * picture.width :]
     assert len(np.unique(beyond)) == 1
-
-
-def test_write_attention_refuses_a_model_without_attention(tmp_path, capsys):
-    translator = translator_for(tmp_path / "run", *SMALLEST_RECURRENT, "model.attention=none")
-    options = argparse.Namespace(attention=tmp_path / "maps.png", words=False)
-    with pytest.raises(UsageError, match=r"maps\.png: this model has no attention"):
-        write_attention(translator, ["I go xyz"], options, tmp_path)
-    assert not (tmp_path / "maps.png").exists()
-    assert capsys.readouterr() == ("", "")
-
-
-def test_attention_option_draws_and_translates(tiny_bn, tmp_path):
-    maps = tmp_path / "maps.svg"
-    result = run("translate.py", "--run", tiny_bn.path, "--attention", maps, "I go to school",
-               "You eat fish", folder=tmp_path)  # fmt: skip
-    assert (result.code, result.out) == (0, "আমি স্কুলে যাই\nতুমি মাছ খাও\n")
-    assert result.err == f"wrote {maps}\n"
-    root = xml.etree.ElementTree.fromstring(maps.read_text(encoding="utf-8"))
-    names = [element.attrib.get("aria-label") for element in root.iter()]
-    assert names.count(arrow("I go to school", "আমি স্কুলে যাই")) == 1
-    assert names.count("cross-attention, decoder layer 0") == 2
-    assert arrow("আমি", "স্কুলে") in names
-    drawn = run("translate.py", "--run", tiny_bn.path, "--attention", "maps.png", "I go to school",
-                folder=tmp_path)  # fmt: skip
-    assert drawn.code == 0
-    height, wide = pixels((tmp_path / "maps.png").read_bytes()).shape
-    assert height < wide < 2 * (3 * NARROW + 2 * 16)  # at twice the size, without empty margins
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--attention", "maps.jpg", "Go"], 2, "the file must end in .png or .svg"),
-        (["--attention", "I go to school"], 2, "the file must end in .png or .svg"),
-        (["--attention", "maps.png", *["I go home"] * 41], 2, "at most 40 sentences"),
-        (["--attention", "no/maps.png", "Go"], 2, "there is no such folder"),
-        (["--attention", "maps.png", "--scores", "Go"], 2, "does not go with"),
-        (["--attention", "maps.png", "--walkthrough", "Go"], 2, "does not go with"),
-        (["--attention", "maps.png", " "], 2, "name a sentence to draw"),
-        (["--attention", "folder.png", "I go home"], 2, "a folder, not a file"),
-    ],
-)
-def test_attention_option_refuses_in_one_line(tiny_bn, tmp_path, arguments, code, message):
-    (tmp_path / "folder.png").mkdir()
-    result = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
-    assert result.code == code
-    assert message in result.err.splitlines()[-1]
 
 
 def test_sentence_picture_numbers_a_word_alike_everywhere(only_shipped_fonts):

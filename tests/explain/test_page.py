@@ -15,6 +15,7 @@ from minitransformer.explain.page import anchor_of, page_html, page_style
 from minitransformer.explain.rendering import as_json
 from minitransformer.explain.walkthrough import walk_through
 from minitransformer.translator import Translator
+from tests.support.pages import read_page
 from tests.support.processes import run
 from tests.support.small_runs import translator_for
 from tests.support.translator_shapes import (
@@ -25,16 +26,6 @@ from tests.support.translator_shapes import (
 )
 
 DERIVED = {"scaled", "allowed", "hidden"}  # computed by the page
-
-
-def script(page: str, name: str) -> str:
-    [content] = re.findall(rf'<script type="[^"]+" id="{name}">(.*?)</script>', page, re.DOTALL)
-    return content
-
-
-def read_page(page: str) -> tuple[dict, np.ndarray]:
-    data = json.loads(script(page, "page-data"))
-    return data, np.frombuffer(base64.b64decode(script(page, "page-numbers")), dtype="<f4")
 
 
 def numbers_of(reference: list[int], floats: np.ndarray) -> np.ndarray:
@@ -223,15 +214,6 @@ def test_page_font_covers_uncommon_letters_digits_and_signs(text, has_font):
     assert {ord(letter) for letter in "৩৳"} <= own or not has_font
 
 
-def test_page_replaces_bytes_that_are_not_utf_8(tiny_bn, tmp_path):
-    result = run("translate.py", "--run", tiny_bn.path, "--walkthrough", "out.html", "I go \udcff",
-               folder=tmp_path)  # fmt: skip
-    assert result.code == 0
-    data, _ = read_page((tmp_path / "out.html").read_text(encoding="utf-8"))
-    assert data["sentences"] == ["I go \ufffd"]
-    assert data["walks"][0][0]["is_unknown"] == [False, False, True]
-
-
 def test_page_has_a_text_without_javascript(tiny_bn):
     page = page_html({"": [walk_through(Translator.load(tiny_bn.path), "I go to school")]}, 3)
     [text] = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
@@ -256,48 +238,20 @@ def test_page_of_a_deep_model_stays_below_5_mb(tmp_path):
     )  # more than 100,000 parameters
 
 
-def test_page_command_writes_checkpoints(tiny_bn, tmp_path):
-    result = run("translate.py", "--run", tiny_bn.path, "--walkthrough", "out.html", "--checkpoint",
-               "all", "I go to school", "You eat fish", folder=tmp_path)  # fmt: skip
-    assert (result.code, result.out, result.err) == (0, "", "wrote out.html\n")
-    data, _ = read_page((tmp_path / "out.html").read_text(encoding="utf-8"))
-    assert data["checkpoints"] == ["step 525", "step 600"]
-    assert data["sentences"] == ["I go to school", "You eat fish"]
-    for walks in data["walks"]:
-        assert [walk["translation"] for walk in walks] == ["আমি স্কুলে যাই", "তুমি মাছ খাও"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--checkpoint", "all", "Go"], "--checkpoint all goes with --walkthrough FILE.html"),
-        (["--walkthrough", "a.json", "--checkpoint", "all", "Go"], "--checkpoint all goes with"),
-        (["--walkthrough", "a.htm", "I go"], "the file must end in .html, .json or .md"),
-        (["--walkthrough", "a.html"], "name a sentence to walk through"),
-        (["--walkthrough", "I go", "a.html"], "the file comes first: --walkthrough a.html"),
-        (["--walkthrough", "a.html", "--full", "Go"], "--full is for the terminal"),
-    ],
-)
-def test_page_command_refuses_bad_options(tiny_bn, tmp_path, arguments, message):
-    result = run("translate.py", "--run", tiny_bn.path, *arguments, folder=tmp_path)
-    assert result.code == 2
-    assert message in result.err.splitlines()[-1]
-
-
 @pytest.mark.slow
 def test_page_of_worked_sheets(tmp_path):
-    command = "minitransformer/worked/__main__.py"
-    result = run(command, "lets-go", "--html", "one.html", folder=tmp_path)
+    result = run("worked", "show", "lets-go", "--to", "one.html", folder=tmp_path)
     assert (result.code, result.out) == (0, "wrote one.html\n")
     one = (tmp_path / "one.html").read_text(encoding="utf-8")
-    listed = json.loads(run(command, "lets-go", "--json", folder=tmp_path).out)
+    assert run("worked", "show", "lets-go", "--to", "one.json", folder=tmp_path).code == 0
+    listed = json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))
     cells = re.findall(r'<td class="(\w*)" title="[^"]*">([^<]*)', one)
     printed = [value for step in listed["steps"] for value in step["printed"]]
     assert [text for _, text in cells] == [value["printed"] for value in printed]
     wrong = [value for value in printed if value["verdict"] == "errata_origin"]
     assert [kind for kind, _ in cells].count("wrong") == len(wrong) > 0
     assert all(slip["right"][0] in one for slip in listed["slips"])
-    result = run(command, "--html", "all.html", folder=tmp_path)
+    result = run("worked", "list", "--to", "all.html", folder=tmp_path)
     assert result.code == 0
     page = (tmp_path / "all.html").read_text(encoding="utf-8")
     links = re.findall(r'href="#([\w.-]+)"', page)

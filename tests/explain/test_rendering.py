@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minitransformer.cli.prompt import Prompt
 from minitransformer.errors import UsageError
 from minitransformer.explain.narration import Table, format_number, narrate, rounding_row
 from minitransformer.explain.rendering import (
@@ -19,9 +20,7 @@ from minitransformer.explain.rendering import (
     wants_colour,
 )
 from minitransformer.explain.walkthrough import walk_through
-from minitransformer.prompt import Prompt
 from minitransformer.translator import Translator
-from tests.support.processes import Finished, run
 from tests.support.small_runs import translator_for
 from tests.support.translator_shapes import (
     SENTENCE,
@@ -265,70 +264,3 @@ def test_markdown_is_tables(tiny_bn):
     for table in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
         bars = {line.count("|") for line in table.replace(r"\|", "").splitlines()}
         assert len(bars) == 1
-
-
-def translate(folder, *arguments: object) -> Finished:
-    return run("translate.py", *arguments, folder=folder)
-
-
-def test_walkthrough_command_prints_checks_and_writes(tiny):
-    printed = translate(tiny.folder, "--walkthrough", "Let's go", "--expected", "Vamos")
-    assert (printed.code, "Step 1\n  decoder input  <EOS>\n" in printed.out) == (0, True)
-    assert "expected       Vamos  <EOS>\n" in printed.out
-    assert re.search(r"checked: [\d,]+ values, each recomputed from those before it", printed.out)
-    assert "\x1b" not in printed.out
-    one = translate(tiny.folder, "--walkthrough", "Let's go", "I eat rice", "--step", 2)
-    assert one.out.count("Step 2\n") == 2
-    assert "Step 1" not in one.out
-    part = translate(
-        tiny.folder, "--walkthrough", "Let's go", "--only", "decoder.layers.0.cross_attention",
-        "--precision", 1,
-    )  # fmt: skip
-    paths = set(re.findall(r"\[((?:en|de)coder[\w.]+)\]", part.out))
-    assert paths == {"decoder.layers.0.cross_attention"}
-    assert not re.search(r"\d\.\d\d", part.out.split("checked")[0])
-    positions = translate(
-        tiny.folder, "--walkthrough", "Let's go", "--only", "encoder.embedding.positions"
-    )
-    assert "Add positional encoding" in positions.out
-    (tiny.folder / "in.txt").write_text("Let's go\n\nI eat rice\n")
-    from_file = translate(tiny.folder, "--walkthrough", "--input", "in.txt")
-    assert from_file.out.count("checked:") == 2
-    full = translate(tiny.folder, "--walkthrough", "Let's go", "--full")
-    assert len(full.out.splitlines()) > 100
-    for name in ("out.json", "out.md"):
-        written = translate(tiny.folder, "--walkthrough", name, "Let's go", "We drink tea")
-        assert (written.code, written.out, written.err.endswith(f"wrote {name}\n")) == (0, "", True)
-    assert len(json.loads((tiny.folder / "out.json").read_text())["walkthroughs"]) == 2
-    assert "# We drink tea →" in (tiny.folder / "out.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--walkthrough"], 2, "name a sentence to walk through"),
-        (["--walkthrough", " "], 2, "name a sentence to walk through"),
-        (["--walkthrough", "out.txt", "Let's go"], 2, "the file must end in .html, .json or .md"),
-        (["--walkthrough", "out.json", "Let's go", "--step", "1"], 2, "a file has everything"),
-        (["--walkthrough", "a", "b", "--expected", "c"], 2, "--expected is for one sentence"),
-        (["--precision", "2", "Let's go"], 2, "--precision goes with --walkthrough"),
-        (
-            ["--walkthrough", "Let's go", "--only", "encoder", "--step", "2"],
-            2,
-            "no such part in step 2",
-        ),
-        (["--walkthrough", "out.json"], 2, "name a sentence to walk through"),
-        (["--walkthrough", "Let's go", "--step", "9"], 2, "has steps 1 to 2"),
-        (["--walkthrough", "Let's go", "--step", "0"], 2, "has steps 1 to 2"),
-        (["--walkthrough", "Let's go", "--only", "decoder.layers.7"], 2, "there is no such part"),
-        (["--walkthrough", "Let's go", "--precision", "99"], 2, "99: must be from 0 to 9"),
-        (["--walkthrough", "Let's go", "--scores"], 2, "does not go with --scores"),
-        (["--full", "Let's go"], 2, "--full goes with --walkthrough"),
-        (["--walkthrough", "no/such/out.json", "Let's go"], 1, "No such file or directory"),
-    ],
-)
-def test_walkthrough_command_refuses_bad_options(arguments, code, message, tiny):
-    result = translate(tiny.folder, "--run", "runs/tiny", *arguments)
-    assert result.code == code
-    assert message in result.err
-    assert result.out == ""

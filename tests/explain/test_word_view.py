@@ -1,11 +1,11 @@
 """--merge-subwords merges subwords into words in attention maps and in occlusion."""
 
-import json
 import math
 
 import pytest
 import torch
 
+from minitransformer.cli.prompt import Prompt
 from minitransformer.data.tokenizer import (
     BOS_ID,
     PAD_ID,
@@ -27,11 +27,9 @@ from minitransformer.explain.attention_maps import (
 from minitransformer.explain.interventions import log_probabilities
 from minitransformer.explain.rendering import TextRenderer
 from minitransformer.explain.walkthrough import walk_through
-from minitransformer.prompt import Prompt
 from minitransformer.settings import TokenizerConfig
 from minitransformer.translator import Translator
 from tests.support.attention_views import cross_view, masked_view
-from tests.support.processes import run
 from tests.support.small_runs import trainer_for
 
 TEXTS = ["Let's go to school.", "¿Qué pasa? (I go) 3.14", "আমি স্কুলে যাই।", "go a-b x"]
@@ -166,57 +164,6 @@ def test_produced_words_cannot_occlude_the_only_source_word(tmp_path):
     translator = Translator(trainer.model.eval(), trainer.tokenizer, trainer.config)
     for word in produced_words(walk_through(translator, "school")):
         assert (word.attention, word.why) == (pytest.approx([1.0]), [None])
-
-
-def test_merge_subwords_option_works_with_every_output(bpe_run, tmp_path):
-    def output_of(*arguments: object) -> str:
-        result = run(
-            "translate.py", "--run", bpe_run, "--merge-subwords", *arguments, folder=tmp_path
-        )
-        assert result.code == 0, result.err
-        return result.out
-
-    text = output_of("--walkthrough", "I go home")
-    assert "\nBy words\nWhy " in text
-    assert "  home\n" in text.partition("By words")[2]
-    for ending in ("md", "json", "html"):
-        output_of("--walkthrough", f"out.{ending}", "I go home")
-    assert "\n## By words\n" in (tmp_path / "out.md").read_text(encoding="utf-8")
-    data = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    by_words = data["walkthroughs"][0]["words"]
-    assert by_words["source"] == ["I", "go", "home", "<EOS>"]
-    assert sum(len(word["steps"]) for word in by_words["produced"]) == len(
-        data["walkthroughs"][0]["steps"]
-    )
-    assert '"words":"Why ' in (tmp_path / "out.html").read_text(encoding="utf-8")
-    output_of("--attention", "maps.svg", "I go home")
-    svg = (tmp_path / "maps.svg").read_text(encoding="utf-8")
-    assert 'aria-label="home"' in svg
-    assert "▁" not in svg
-
-
-def test_merge_subwords_option_changes_nothing_for_words(tmp_path):
-    trainer_for(tmp_path / "run", "training.steps=1", "model.max_length=12").fit()
-
-    def output_of(*arguments: object) -> str:
-        result = run("translate.py", "--run", "run", *arguments, folder=tmp_path)
-        assert result.code == 0, result.err
-        return result.out
-
-    plain = output_of("--walkthrough", "I go home")
-    assert output_of("--walkthrough", "--merge-subwords", "--", "I go home") == plain
-    drawn = []
-    for words in ([], ["--merge-subwords"]):
-        output_of("--attention", "maps.svg", *words, "I go home")
-        drawn.append((tmp_path / "maps.svg").read_bytes())
-    assert drawn[0] == drawn[1]
-
-
-def test_merge_subwords_option_alone_is_refused(tmp_path):
-    result = run("translate.py", "--merge-subwords", "I go home", folder=tmp_path)
-    assert result.code == 2
-    assert result.err.count("\n") == 1
-    assert "--merge-subwords goes with --walkthrough or --attention" in result.err
 
 
 def test_prompt_shows_whole_words(bpe_run, capsys):

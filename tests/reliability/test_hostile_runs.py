@@ -290,8 +290,8 @@ def test_commands_report_an_invalid_state_in_one_line(hostile, tmp_path):
     write_content(hostile, content_of(hostile) | {"state": {"step": "1"}})
     for command in (
         ("translate.py", "--run", hostile, "Hello"),
-        ("minitransformer/evaluate.py", hostile),
-        ("minitransformer/export.py", hostile, "--ctranslate2", tmp_path / "out"),
+        ("evaluate", "--run", hostile),
+        ("export", "--run", hostile, "--to", tmp_path / "out"),
     ):
         result = run(*command, folder=tmp_path)
         assert (result.code, result.out) == (1, ""), command

@@ -13,9 +13,11 @@ from tests.support.processes import ROOT
 COMMANDS = {
     "train": ["train.py", "--config", "tiny.yaml"],
     "translate": ["translate.py", "--run", "absent", "hi"],
-    "evaluation": ["-m", "minitransformer.evaluate", "absent"],
-    "alignment": ["-m", "minitransformer.explain.alignment", "absent"],
-    "worked": ["-m", "minitransformer.worked"],
+    "evaluate": ["-m", "minitransformer", "evaluate", "--run", "absent"],
+    "explain": ["-m", "minitransformer", "explain", "--run", "absent", "hi"],
+    "worked": ["-m", "minitransformer", "worked"],
+    "doctor": ["-m", "minitransformer", "doctor", "--run", "absent"],
+    "export": ["-m", "minitransformer", "export", "--run", "absent", "--to", "x"],
 }
 
 

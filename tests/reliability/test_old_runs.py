@@ -102,7 +102,7 @@ def test_old_run_is_resumed_and_evaluated_by_the_commands(folder, name, tmp_path
     assert result.err == change
     assert max(RunFolder(old).steps()) == before + 5
     assert (old / "metrics.jsonl").read_bytes().startswith(rows)
-    scored = run("minitransformer/evaluate.py", name, "--split", "valid", folder=tmp_path)
+    scored = run("evaluate", "--run", name, "--split", "valid", folder=tmp_path)
     assert scored.code == 0, scored.err
     assert "45 pairs" in scored.out
     assert "bleu" in scored.out

@@ -1,4 +1,4 @@
-"""Run train.py and translate.py as real processes, forked from one that has loaded torch."""
+"""Run the commands as real processes, forked from one that has loaded torch."""
 
 import contextlib
 import io
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from minitransformer.cli import main
 from tests.support.overrides import overrides
 
 ROOT = Path(__file__).parents[2]
@@ -20,8 +21,8 @@ context.set_forkserver_preload(
     [
         "tests.support.plain_interrupts",
         "minitransformer.explain.tensorboard",
-        "minitransformer.console",
-        "minitransformer.prompt",
+        "minitransformer.cli.console",
+        "minitransformer.cli.prompt",
         "torchtext.vocab",
     ]
 )
@@ -37,7 +38,7 @@ class Finished(NamedTuple):
 
 
 class Running:
-    """A script that runs as a process, with its standard streams in files of a folder."""
+    """A script, or a command of minitransformer, as a process with its streams in files."""
 
     def __init__(self, script: str, *arguments: object, folder: Path, stdin: bytes = b"",
                  terminal: str | None = None,
@@ -129,11 +130,15 @@ def run_script(script: str, arguments: list[str], folder: Path, terminal: str | 
         io.TextIOWrapper(open(number, "wb", closefd=False), line_buffering=number == 2)  # noqa: SIM115
         for number in (1, 2)
     )
-    sys.argv = [script, *arguments]
+    is_script = script.endswith(".py")
+    sys.argv = [script, *arguments] if is_script else ["minitransformer", script, *arguments]
     if sabotage:
         sabotage()
     try:
-        runpy.run_path(str(ROOT / script), run_name="__main__")
+        if is_script:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        else:
+            sys.exit(main())
     except SystemExit as end:
         Path(f".{Path(script).name}.code").write_text(str(int(end.code or 0)))
         raise

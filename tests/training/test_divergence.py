@@ -84,7 +84,7 @@ def test_saved_batch_reproduces_the_divergence(tmp_path):
     poison_word(trainer, "car")
     message = step_until_diverged(trainer)
     folder = tmp_path / "run" / "diverged" / f"step-{trainer.state.step + 1:06d}"
-    assert f"python -m minitransformer.doctor --replay {folder}" in message
+    assert f"minitransformer doctor --replay {folder}" in message
     report = read_nonfinite_report(folder)
     kept = read_tensors(folder / "model.safetensors")
     assert same_bits(kept, weights(trainer))
@@ -192,7 +192,7 @@ def test_doctor_replays_a_saved_batch(tmp_path):
     poison_word(trainer, "car")
     step_until_diverged(trainer)
     (folder,) = (tmp_path / "run/diverged").iterdir()
-    result = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
+    result = run("doctor", "--replay", folder, folder=tmp_path)
     assert (result.code, result.err) == (0, "")
     assert "encoder.embedding.tokens                1e+25\n" in result.out
     assert "first NaN or Inf: encoder.layers.0.self_attention.scores\n" in result.out
@@ -201,15 +201,15 @@ def test_doctor_replays_a_saved_batch(tmp_path):
     model = read_tensors(folder / "model.safetensors")
     model["encoder.embedding.weight"].clamp_(-1, 1)
     (folder / "model.safetensors").write_bytes(tensor_bytes(model))
-    result = run("minitransformer/doctor/__main__.py", "--replay", folder, folder=tmp_path)
+    result = run("doctor", "--replay", folder, folder=tmp_path)
     assert result.code == 1
     assert "all values are finite this time" in result.out
-    result = run("minitransformer/doctor/__main__.py", "--replay", tmp_path, folder=tmp_path)
+    result = run("doctor", "--replay", tmp_path, folder=tmp_path)
     assert result.err == f"error: {tmp_path} is not a saved batch of a diverged training\n"
-    result = run("minitransformer/doctor/__main__.py", "--replay", "run", folder=tmp_path)
+    result = run("doctor", "--replay", "run", folder=tmp_path)
     assert result.err.endswith(f": did you mean run/diverged/{folder.name}?\n")
     shutil.move(folder, tmp_path / "moved")
-    result = run("minitransformer/doctor/__main__.py", "--replay", "moved", folder=tmp_path)
+    result = run("doctor", "--replay", "moved", folder=tmp_path)
     assert result.err.startswith("error: moved must stay inside its run: ")
 
 

@@ -33,7 +33,7 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from minitransformer.errors import UserError
-from minitransformer.command_line import run_command
+from minitransformer.cli import run_command
 from minitransformer.training import launcher
 rank = int(os.environ.get("RANK", 0))
 
