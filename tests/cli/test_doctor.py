@@ -246,8 +246,9 @@ def test_doctor_fails_on_nan_in_trained_weights(trained, capsys):
         ),
     ],
 )
-def test_usage_errors_get_one_line_and_an_exit_code(tmp_path, monkeypatch, capsys, arguments, code,
-                                                  message):  # fmt: skip
+def test_doctor_errors_have_one_line_and_an_exit_code(
+    tmp_path, monkeypatch, capsys, arguments, code, message
+):
     monkeypatch.chdir(tmp_path)
     found, lines = doctor(capsys, *arguments)
     assert found == code
@@ -259,7 +260,7 @@ def test_usage_errors_get_one_line_and_an_exit_code(tmp_path, monkeypatch, capsy
     ("arguments", "code"),
     [(["--help"], 0), (["--break", "leg"], 2), (["--config", "tiny", "--run", "x"], 2)],
 )
-def test_help_and_usage_errors_do_not_load_torch(arguments, code, tmp_path):
+def test_doctor_help_and_usage_errors_do_not_import_torch(arguments, code, tmp_path):
     watch = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
     module = f"import runpy; sys.argv = {['doctor', *arguments]!r}; " + (
         "runpy.run_module('minitransformer.doctor', run_name='__main__')"

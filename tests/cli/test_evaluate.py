@@ -1,4 +1,4 @@
-"""evaluate.py scores splits, files, averaged checkpoints and pairs of runs."""
+"""The evaluation command scores splits, files, averaged checkpoints and pairs of runs."""
 
 import dataclasses
 import os

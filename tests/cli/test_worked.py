@@ -1,4 +1,4 @@
-"""python -m minitransformer.worked lists, prints, converts and checks sheets."""
+"""The command for worked sheets lists, prints, converts and checks them."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def worked(folder, *arguments: object) -> Finished:
     return run("minitransformer/worked/__main__.py", *arguments, folder=folder)
 
 
-def test_list_counts_all_values(tmp_path):
+def test_worked_counts_the_values_of_all_sheets(tmp_path):
     result = worked(tmp_path)
     assert (result.code, result.err) == (0, "")
     assert "all                         638    286    265     33     29     18      7      0" in (
@@ -40,7 +40,7 @@ def test_list_counts_all_values(tmp_path):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_sheet_text_fits_80_columns(name):
+def test_worked_text_fits_80_columns(name):
     out = sheet_text(check_sheet(load_shipped(name)))
     for step in load_shipped(name).steps:
         assert (step.title or step.name) in " ".join(out.split())
@@ -49,7 +49,7 @@ def test_sheet_text_fits_80_columns(name):
     assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
-def test_json_markdown_latex_contents(tmp_path):
+def test_worked_writes_json_markdown_and_latex(tmp_path):
     sheet = json.loads(worked(tmp_path, "masked-4x3", "--json").out)
     values = [value for step in sheet["steps"] for value in step["printed"]]
     assert {"cell": [1, 2], "printed": "-inf", "ours": "-inf", "verdict": "agrees",
@@ -67,14 +67,14 @@ def test_json_markdown_latex_contents(tmp_path):
     assert "%" not in "".join(bare.splitlines()[1:])
 
 
-def test_operations_are_listed(tmp_path):
+def test_worked_lists_the_operations(tmp_path):
     listed = worked(tmp_path, "--operations").out
     assert "dot_scores(Q, K)                  Q Kᵀ, a row per query\n" in listed
     assert all(len(line) <= 100 for line in listed.splitlines())
     assert len(listed.splitlines()) >= 40
 
 
-def test_own_sheet_with_slip_exits_1(tmp_path):
+def test_worked_exits_with_1_for_an_own_sheet_with_a_slip(tmp_path):
     (tmp_path / "mine.yaml").write_text(HOMEWORK)
     right = worked(tmp_path, "--file", "mine.yaml")
     assert (right.code, right.err) == (0, "")
@@ -110,7 +110,7 @@ def test_own_sheet_with_slip_exits_1(tmp_path):
         (["lets-go", "--weights", "."], 1, ".: Is a directory"),
     ],
 )
-def test_usage_error_is_one_line(arguments, code, message, tmp_path):
+def test_worked_error_is_one_line(arguments, code, message, tmp_path):
     (tmp_path / "latin1.yaml").write_bytes("title: né".encode("latin1"))
     (tmp_path / "broken.yaml").write_text("a: 1\n b: [")
     result = worked(tmp_path, *arguments)
@@ -128,7 +128,7 @@ def test_usage_error_is_one_line(arguments, code, message, tmp_path):
     ],
     ids=["device", "pipe", "large"],
 )
-def test_endless_file_is_refused(make, message, tmp_path):
+def test_endless_sheet_or_config_is_refused(make, message, tmp_path):
     make(tmp_path / "own.yaml")
     for result in (
         worked(tmp_path, "--file", "own.yaml"),
@@ -137,7 +137,7 @@ def test_endless_file_is_refused(make, message, tmp_path):
         assert (result.code, result.err) == (2, f"error: own.yaml: {message}\n")
 
 
-def test_procedure_checked_on_run(tiny_bn, tmp_path):
+def test_procedure_is_checked_on_a_run(tiny_bn, tmp_path):
     read_only = worked(tmp_path, "school")
     assert read_only.code == 0
     assert "to check it: python train.py --config tiny-bn.yaml" in read_only.out
@@ -151,14 +151,14 @@ def test_procedure_checked_on_run(tiny_bn, tmp_path):
     assert difference < 1e-12
 
 
-def test_procedure_needs_known_words(tmp_path, tiny):
+def test_procedure_needs_a_run_that_knows_its_words(tmp_path, tiny):
     result = worked(tmp_path, "school", "--run", tiny.path)
     assert result.code == 1
     assert "does not know the words of “I go to school → আমি স্কুলে যাই”" in result.err
 
 
 @pytest.mark.parametrize("sheet", ["lets-go", "lets-go-as-printed"])
-def test_init_from_sheet_decodes_its_vectors(sheet, tmp_path):
+def test_init_from_a_sheet_decodes_its_vectors(sheet, tmp_path):
     trained = run("train.py", "--config", "lets-go.yaml", "--set", f"training.init_from={sheet}",
                   folder=tmp_path)  # fmt: skip
     assert trained.code == 0, trained.err
@@ -175,7 +175,7 @@ def test_init_from_sheet_decodes_its_vectors(sheet, tmp_path):
         torch.testing.assert_close(tensors[name], expected[name].float(), rtol=1e-5, atol=1e-5)
 
 
-def test_weights_file_equals_shipped_weights(tmp_path):
+def test_worked_weights_equal_the_shipped_ones(tmp_path):
     written = worked(tmp_path, "lets-go", "--weights", "sheet.safetensors")
     assert (written.code, written.out, written.err) == (0, "wrote sheet.safetensors\n", "")
     weights = read_tensors(tmp_path / "sheet.safetensors")

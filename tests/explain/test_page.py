@@ -101,7 +101,7 @@ def test_page_has_every_number_of_the_json(shape, walks):
         ("decoder.attention.output", "proj"),
     ],
 )
-def test_page_anchors(path, anchor):
+def test_page_has_a_short_anchor_for_each_stage(path, anchor):
     assert anchor_of(path) == anchor
 
 
@@ -285,7 +285,7 @@ def test_page_command_refuses_bad_options(tiny_bn, tmp_path, arguments, message)
 
 
 @pytest.mark.slow
-def test_page_of_worked_sheets(tmp_path):
+def test_page_of_worked_sheets_has_every_printed_value(tmp_path):
     command = "minitransformer/worked/__main__.py"
     result = run(command, "lets-go", "--html", "one.html", folder=tmp_path)
     assert (result.code, result.out) == (0, "wrote one.html\n")
