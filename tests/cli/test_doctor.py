@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from minitransformer.command_line import run_command
 from minitransformer.doctor.__main__ import main
@@ -15,13 +14,6 @@ from tests.support.processes import ROOT, run
 from tests.support.small_runs import trainer_for
 
 SHORT = ["evaluation.every=3", "training.steps=6", "evaluation.best_metric=loss"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
