@@ -2,12 +2,14 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist import is_xdist_worker
 
 from tests.support.processes import ROOT
-from tests.support.trained_runs import TrainedRun
+from tests.support.trained_runs import TrainedRun, trained_runs
 
 # A shell's background jobs ignore SIGINT, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,12 +31,26 @@ settings.register_profile("many", settings.get_profile("few"), max_examples=300)
 settings.load_profile("few")
 
 
+def pytest_xdist_auto_num_workers(config) -> int:
+    """Share folders of tests among processes; a file or a keyword begins sooner in a single one."""
+    is_shared = all(Path(arg).is_dir() for arg in config.args) and not config.option.keyword
+    return min(os.cpu_count() or 1, 4) if is_shared else 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin on one thread: models this small gain nothing from more, and the cores are shared."""
+    import torch  # the process that only distributes tests does not need it
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
-def shipped_runs(tmp_path_factory) -> list[TrainedRun]:
-    """Train all runs at the same time, each on one thread."""
-    names = ("tiny", "tiny-bn", "tiny-rnn")
-    runs = [TrainedRun(name, tmp_path_factory.mktemp(name)) for name in names]
-    return [run.finish() for run in runs]
+def shipped_runs(request, tmp_path_factory) -> list[TrainedRun]:
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if is_xdist_worker(request) else base) / "shipped"
+    shared.mkdir(exist_ok=True)
+    return trained_runs(shared, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")

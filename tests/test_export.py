@@ -128,7 +128,7 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
-def test_export_int8_is_smaller(trained, tmp_path):
+def test_export_as_int8_is_smaller(trained, tmp_path):
     translator = Translator.load(trained / "run")
     config = small_config(*MODERN, *LEARNING)
     before = [parameter.clone() for parameter in translator.model.parameters()]
@@ -145,13 +145,13 @@ def test_export_int8_is_smaller(trained, tmp_path):
     assert all(map(torch.equal, before, translator.model.parameters()))
 
 
-def test_export_norm_post_needs_feed_forward(tmp_path):
+def test_export_of_post_norm_needs_a_feed_forward_layer(tmp_path):
     changes = (*MODERN, "model.norm=post", "model.d_ff=0")
     with pytest.raises(UsageError, match=r"no model\.d_ff: 0 with norm: post;"):
         export(translator_for(tmp_path / "run", *changes), small_config(*changes), tmp_path / "out")
 
 
-def test_export_failure_keeps_earlier_export(tmp_path, monkeypatch):
+def test_export_that_fails_keeps_the_earlier_one(tmp_path, monkeypatch):
     translator, config = translator_for(tmp_path / "run", *MODERN), small_config(*MODERN)
     folder = tmp_path / "models" / "out"
     export(translator, config, folder)
@@ -168,7 +168,7 @@ def test_export_failure_keeps_earlier_export(tmp_path, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == ["out"]
 
 
-def test_export_names_missing_package(tmp_path, monkeypatch):
+def test_export_names_a_missing_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError, match="ctranslate2 is not installed: pip install -c") as raised:
         export(translator_for(tmp_path / "run", *MODERN), small_config(*MODERN), tmp_path / "out")

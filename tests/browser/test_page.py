@@ -425,7 +425,7 @@ def test_browser_scrolls_cells_out_from_under_the_panel(open_page):
     assert box["y"] + box["height"] <= panel["y"]
 
 
-def test_browser_heads_scores_digits_and_files(open_page, pages):
+def test_browser_chooses_head_scores_and_digits_and_saves_a_picture(open_page, pages):
     page = open_page("pre-norm", "#step=0&at=self")
     assert page.get_by_role("button", name="head 0").get_attribute("aria-pressed") == "true"
     first = matrix_texts(page, "weights")
@@ -485,7 +485,7 @@ def test_browser_works_without_history(pages, browser):
     page.close()
 
 
-def test_browser_back_button(open_page):
+def test_browser_goes_back_to_the_stage_before(open_page):
     page = open_page("bangla", "#step=1&at=self")
     page.locator("button.next").click()
     page.wait_for_url("**at=self.0.add**")
@@ -516,7 +516,7 @@ def test_browser_explains_candidates(open_page):
         assert sum(map(Decimal, terms)) == Decimal(page.locator("#sum td.term-total").inner_text())
 
 
-def test_browser_one_word_right_to_left_and_no_javascript(tiny_bn, tmp_path, browser):
+def test_browser_shows_one_word_right_to_left_and_without_javascript(tiny_bn, tmp_path, browser):
     walk = walk_through(Translator.load(tiny_bn.path), "school")
     write_page(tmp_path / "one.html", {"step 600": [walk]}, 3)
     page = browser.new_page(viewport={"width": 1280, "height": 900})

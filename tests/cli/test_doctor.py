@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from minitransformer.cli import run_command
 from minitransformer.cli.doctor import main
@@ -13,13 +12,6 @@ from tests.support.processes import run
 from tests.support.small_runs import trainer_for
 
 SHORT = ["evaluation.every=3", "training.steps=6", "evaluation.best_metric=loss"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +236,7 @@ def test_doctor_fails_on_nan_in_trained_weights(trained, capsys):
         ),
     ],
 )
-def test_usage_errors_get_one_line_and_an_exit_code(tmp_path, monkeypatch, capsys, arguments, code,
+def test_doctor_errors_have_one_line_and_an_exit_code(tmp_path, monkeypatch, capsys, arguments, code,
                                                   message):  # fmt: skip
     monkeypatch.chdir(tmp_path)
     found, lines = doctor(capsys, *arguments)

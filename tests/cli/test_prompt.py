@@ -89,7 +89,7 @@ def test_prompt_wrong_command_changes_nothing(prompt, line, message):
 
 
 @pytest.mark.parametrize("has_projection", ["true", "false"])
-def test_recurrent_head_off_has_zero_context(tmp_path, has_projection):
+def test_prompt_head_off_zeroes_the_context_of_a_recurrent_model(tmp_path, has_projection):
     model = translator_for(
         tmp_path, "model.kind=recurrent", f"model.output_projection={has_projection}"
     ).model
@@ -115,14 +115,14 @@ def test_recurrent_head_off_has_zero_context(tmp_path, has_projection):
         ("none", "cross.0.0", "cross.0.0: this model has no heads (model.attention is none)"),
     ],
 )
-def test_recurrent_unknown_head_is_refused(tmp_path, attention, name, message):
+def test_prompt_refuses_an_unknown_head_of_a_recurrent_model(tmp_path, attention, name, message):
     translator = translator_for(tmp_path, "model.kind=recurrent", f"model.attention={attention}")
     with pytest.raises(UsageError) as caught:
         Prompt(translator, scores=False).answer(f":head {name} off")
     assert message in str(caught.value)
 
 
-def test_recurrent_positions_off(tmp_path):
+def test_prompt_positions_off_changes_only_models_with_positions(tmp_path):
     source, target = ids(2, 5), ids(2, 4, seed=2)
     off = replace(NOTHING, positions_off=True)
     for position, is_same in (("sinusoidal", False), ("none", True)):
@@ -133,7 +133,7 @@ def test_recurrent_positions_off(tmp_path):
         assert torch.equal(model(source, target), without(source, target)) == is_same
 
 
-def test_position_off_needs_positional_encoding(tmp_path):
+def test_prompt_position_off_needs_positional_encoding(tmp_path):
     prompt = Prompt(translator_for(tmp_path, "model.positional_encoding=none"), scores=False)
     with pytest.raises(
         UsageError, match=r"no positional encoding \(model.positional_encoding is none\)"
@@ -153,13 +153,13 @@ def test_prompt_quits_by_command(prompt):
             prompt.answer(line)
 
 
-def test_head_name_is_normalized(prompt, capsys):
+def test_prompt_normalizes_the_name_of_a_head(prompt, capsys):
     answer(prompt, capsys, "Let's go", ":head encoder.00.0 off")
     assert "all changes undone" in answer(prompt, capsys, ":head encoder.0.00 on")
     assert "no change" in answer(prompt, capsys, ":reset")
 
 
-def test_hide_leaves_one_word(prompt):
+def test_prompt_hides_all_words_but_one(prompt):
     prompt.answer("Let's go")
     prompt.answer(":hide 1")
     with pytest.raises(UserError, match="every source word is hidden"):

@@ -53,7 +53,7 @@ def test_train_prints_plan_result_and_next_commands(tiny):
          "W_O, position sinusoidal"),
     ],
 )  # fmt: skip
-def test_plan_describes_the_model(changes, line):
+def test_train_plan_describes_the_model(changes, line):
     settings = [f"model.{change}" for change in changes]
     assert describe_model(load_config(ROOT / "configs" / "tiny.yaml", settings).model) == line
 
@@ -78,7 +78,7 @@ def test_finished_run_is_reported_and_fresh_moves_it_aside(tmp_path):
     assert (tmp_path / "runs" / "tiny.old-1" / "metrics.jsonl").is_file()
 
 
-def test_dropped_pairs_are_reported_with_reason_and_line(tmp_path):
+def test_train_reports_dropped_pairs_with_reason_and_line(tmp_path):
     (tmp_path / "own.tsv").write_bytes(b"a\tb\n\nno tab\nc\td\n")
     result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "data.train=own.tsv")
     assert "  train     2 pairs kept, 2 dropped" in result.out
@@ -124,7 +124,7 @@ def test_train_errors_have_one_line_and_an_exit_code(tmp_path, arguments, code, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_closed_output_pipe_is_an_error(tmp_path):
+def test_train_reports_a_closed_output_pipe(tmp_path):
     process = subprocess.Popen(
         [sys.executable, ROOT / "train.py", "--config", "tiny.yaml", *QUICK], cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -136,7 +136,7 @@ def test_closed_output_pipe_is_an_error(tmp_path):
     assert error == "error: the output cannot be written: Broken pipe\n"
 
 
-def test_changed_settings_are_listed(tmp_path):
+def test_train_lists_changed_settings(tmp_path):
     assert train(tmp_path, "--config", "tiny.yaml", *QUICK).code == 0
     result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "training.seed=2")
     assert result.code == 1

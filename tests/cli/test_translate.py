@@ -18,18 +18,18 @@ def translate(folder: Path, *arguments: object, stdin: bytes = b""):
     return run("translate.py", *arguments, folder=folder, stdin=stdin)
 
 
-def test_translate_sentences_as_arguments(tiny):
+def test_translate_takes_sentences_as_arguments(tiny):
     result = translate(tiny.folder, "Let's go", "I go to school")
     assert result == (0, "Vamos\nVoy a la escuela\n", "using runs/tiny\n")
 
 
-def test_translate_bangla_through_pipe(tiny_bn):
+def test_translate_reads_a_pipe_and_writes_bangla(tiny_bn):
     result = translate(tiny_bn.folder, "--run", tiny_bn.path, stdin=b"I go to school\n")
     assert result == (0, "আমি স্কুলে যাই\n", "")
 
 
 @pytest.mark.parametrize("ending", [b"\n", b""])
-def test_translate_one_line_per_line(tiny, ending):
+def test_translate_prints_a_line_for_each_line(tiny, ending):
     lines = [
         b"Let's go", b"", b"   ", b"Let's go\r", b"caf\xff\xfe \x00 go", "Let's\u2028go".encode(),
         "👩‍👩‍👧 আমি من".encode(), b"go " * 30_000, b'"', b"Let's go",
@@ -44,7 +44,7 @@ def test_translate_one_line_per_line(tiny, ending):
     assert "line 8: 30000 tokens, the model takes 64; the last 29936 were left out" in result.err
 
 
-def test_translate_one_line_per_line_subwords(tmp_path):
+def test_translate_with_subwords_prints_a_line_for_each_line(tmp_path):
     trainer_for(tmp_path / "run", "tokenizer.kind=bpe", "tokenizer.vocab_size=60").fit()
     lines = [
         b"", b"   ", b"\t", b"x" * 100_000, b"go " * 30_000, "👩‍👩‍👧".encode(),
@@ -66,18 +66,18 @@ def test_translate_one_line_per_line_subwords(tmp_path):
     assert "U+FFFD REPLACEMENT CHARACTER" in (tmp_path / "seen.txt").read_text(encoding="utf-8")
 
 
-def test_translate_empty_input(tiny):
+def test_translate_prints_nothing_for_no_input(tiny):
     assert translate(tiny.folder).out == ""
 
 
-def test_translate_files(tiny, tmp_path):
+def test_translate_reads_and_writes_files(tiny, tmp_path):
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfLet's go\n\nI eat bread\n")
     result = translate(tiny.folder, "--input", tmp_path / "in.txt", "--to", tmp_path / "out.txt")
     assert (result.code, result.out) == (0, "")
     assert (tmp_path / "out.txt").read_bytes() == b"Vamos\n\nComo pan\n"
 
 
-def test_unknown_word_has_suggestion(tiny):
+def test_unknown_word_gets_a_suggestion(tiny):
     result = translate(tiny.folder, "let's go", "I eat pizza")
     assert result.out.count("\n") == 2
     assert "line 1: unknown word 'let's': did you mean 'Let's'?\n" in result.err
@@ -97,7 +97,7 @@ def test_unknown_words_are_shortened(tiny):
     assert max(map(len, warnings)) < 120
 
 
-def test_scores_follow_translation(tiny):
+def test_translate_scores_follow_the_translation(tiny):
     result = translate(tiny.folder, "--scores", "Let's go")
     text, vamos, end = result.out.removesuffix("\n").split("\t")
     assert text == "Vamos"
@@ -108,7 +108,7 @@ def test_scores_follow_translation(tiny):
     assert end.startswith("<EOS> ")
 
 
-def test_n_best_has_scores(tiny):
+def test_translate_n_best_has_scores(tiny):
     result = translate(tiny.folder, "--beam", 4, "Let's go", "I go to school")
     assert result.out == "Vamos\nVoy a la escuela\n"
     result = translate(tiny.folder, "--beam", 4, "--n-best", 3, "Let's go", "I go to school")
@@ -124,7 +124,7 @@ def test_n_best_has_scores(tiny):
     assert (text, first.split()[0], end.split()[0]) == ("Vamos", "Vamos", "<EOS>")
 
 
-def test_translate_loads_core_only(tiny):
+def test_translate_loads_only_the_core(tiny):
     command = [sys.executable, "-X", "importtime", ROOT / "translate.py", "Let's go"]
     result = subprocess.run(command, cwd=tiny.folder, capture_output=True, text=True, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
@@ -138,7 +138,7 @@ def test_translate_loads_core_only(tiny):
     assert len([name for name in loaded if name.startswith("minitransformer.")]) <= 20
 
 
-def test_translate_answers_each_line(tiny):
+def test_translate_answers_each_line_at_once(tiny):
     process = subprocess.Popen(
         [sys.executable, ROOT / "translate.py"], cwd=tiny.folder, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -152,7 +152,7 @@ def test_translate_answers_each_line(tiny):
         assert process.wait(30) == 0
 
 
-def test_translate_closed_reader_is_quiet(tiny):
+def test_translate_ends_quietly_when_its_reader_does(tiny):
     process = subprocess.Popen(
         [sys.executable, ROOT / "translate.py"], cwd=tiny.folder, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -197,7 +197,7 @@ def test_translate_usage_error_is_one_line(tmp_path, arguments, code, message):
     assert (tmp_path / "some.txt").read_text() == "hi"
 
 
-def test_translate_closed_streams(tiny):
+def test_translate_runs_with_closed_streams(tiny):
     processes = {
         closing: subprocess.Popen(
             ["bash", "-c", f"'{sys.executable}' '{ROOT / 'translate.py'}' {closing}"],
@@ -263,7 +263,7 @@ class Terminal:
         return shown + wanted
 
 
-def test_prompt_on_terminal(tiny):
+def test_prompt_answers_on_a_terminal(tiny):
     handle, child = pty.openpty()
     terminal = Terminal(handle)
     with os.fdopen(handle, "rb", buffering=0), os.fdopen(child, "rb", buffering=0):

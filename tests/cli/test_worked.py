@@ -30,7 +30,7 @@ def written(folder, *arguments: object) -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
-def test_list_counts_all_values(tmp_path):
+def test_worked_counts_the_values_of_all_sheets(tmp_path):
     result = worked(tmp_path)
     assert (result.code, result.err) == (0, "")
     assert "all                         638    286    265     33     29     18      7      0" in (
@@ -48,7 +48,7 @@ def test_list_counts_all_values(tmp_path):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_sheet_text_fits_80_columns(name):
+def test_worked_text_fits_80_columns(name):
     out = sheet_text(check_sheet(load_shipped(name)))
     for step in load_shipped(name).steps:
         assert (step.title or step.name) in " ".join(out.split())
@@ -57,7 +57,7 @@ def test_sheet_text_fits_80_columns(name):
     assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
-def test_json_markdown_latex_contents(tmp_path):
+def test_worked_writes_json_markdown_and_latex(tmp_path):
     sheet = json.loads(written(tmp_path, "show", "masked-4x3", "--to", "sheet.json"))
     values = [value for step in sheet["steps"] for value in step["printed"]]
     assert {"cell": [1, 2], "printed": "-inf", "ours": "-inf", "verdict": "agrees",
@@ -75,14 +75,14 @@ def test_json_markdown_latex_contents(tmp_path):
     assert "%" not in "".join(bare.splitlines()[1:])
 
 
-def test_operations_are_listed(tmp_path):
+def test_worked_lists_the_operations(tmp_path):
     listed = worked(tmp_path, "operations").out
     assert "dot_scores(Q, K)                  Q Kᵀ, a row per query\n" in listed
     assert all(len(line) <= 100 for line in listed.splitlines())
     assert len(listed.splitlines()) >= 40
 
 
-def test_own_sheet_with_slip_exits_1(tmp_path):
+def test_worked_exits_with_1_for_an_own_sheet_with_a_slip(tmp_path):
     (tmp_path / "mine.yaml").write_text(HOMEWORK)
     right = worked(tmp_path, "check", "mine.yaml")
     assert (right.code, right.err) == (0, "")
@@ -124,7 +124,7 @@ def test_own_sheet_with_slip_exits_1(tmp_path):
         (["show", "lets-go", "--to", "no/x.md"], 2, "--to no/x.md: there is no folder no"),
     ],
 )
-def test_usage_error_is_one_line(arguments, code, message, tmp_path):
+def test_worked_error_is_one_line(arguments, code, message, tmp_path):
     (tmp_path / "latin1.yaml").write_bytes("title: né".encode("latin1"))
     (tmp_path / "broken.yaml").write_text("a: 1\n b: [")
     result = worked(tmp_path, *arguments)
@@ -142,7 +142,7 @@ def test_usage_error_is_one_line(arguments, code, message, tmp_path):
     ],
     ids=["device", "pipe", "large"],
 )
-def test_endless_file_is_refused(make, message, tmp_path):
+def test_endless_sheet_or_config_is_refused(make, message, tmp_path):
     make(tmp_path / "own.yaml")
     for result in (
         worked(tmp_path, "check", "own.yaml"),
@@ -151,7 +151,7 @@ def test_endless_file_is_refused(make, message, tmp_path):
         assert (result.code, result.err) == (2, f"error: own.yaml: {message}\n")
 
 
-def test_procedure_checked_on_run(tiny_bn, tmp_path):
+def test_procedure_is_checked_on_a_run(tiny_bn, tmp_path):
     read_only = worked(tmp_path, "show", "school")
     assert read_only.code == 0
     assert "to check it: minitransformer train --config tiny-bn.yaml" in read_only.out
@@ -165,14 +165,14 @@ def test_procedure_checked_on_run(tiny_bn, tmp_path):
     assert difference < 1e-12
 
 
-def test_procedure_needs_known_words(tmp_path, tiny):
+def test_procedure_needs_a_run_that_knows_its_words(tmp_path, tiny):
     result = worked(tmp_path, "show", "school", "--run", tiny.path)
     assert result.code == 1
     assert "does not know the words of “I go to school → আমি স্কুলে যাই”" in result.err
 
 
 @pytest.mark.parametrize("sheet", ["lets-go", "lets-go-as-printed"])
-def test_init_from_sheet_decodes_its_vectors(sheet, tmp_path):
+def test_init_from_a_sheet_decodes_its_vectors(sheet, tmp_path):
     trained = run("train.py", "--config", "lets-go.yaml", "--set", f"training.init_from={sheet}",
                   folder=tmp_path)  # fmt: skip
     assert trained.code == 0, trained.err
@@ -189,7 +189,7 @@ def test_init_from_sheet_decodes_its_vectors(sheet, tmp_path):
         torch.testing.assert_close(tensors[name], expected[name].float(), rtol=1e-5, atol=1e-5)
 
 
-def test_weights_file_equals_shipped_weights(tmp_path):
+def test_worked_weights_equal_the_shipped_ones(tmp_path):
     made = worked(tmp_path, "show", "lets-go", "--to", "sheet.safetensors")
     assert (made.code, made.out, made.err) == (0, "wrote sheet.safetensors\n", "")
     weights = read_tensors(tmp_path / "sheet.safetensors")

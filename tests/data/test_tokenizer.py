@@ -1,4 +1,4 @@
-"""Vocabularies, special tokens and saved files of the word tokenizer."""
+"""The word tokenizer keeps its vocabulary and special tokens, in memory and in its files."""
 
 from pathlib import Path
 

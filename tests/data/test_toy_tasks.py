@@ -46,7 +46,7 @@ def test_task_alignment_is_a_permutation(name, length):
     assert sorted(TASKS[name].alignment(length)) == list(range(length))
 
 
-def test_task_alignments_of_five_symbols():
+def test_task_alignment_of_five_symbols_is_the_expected_one():
     assert [task.alignment(5) for task in TASKS.values()] == [
         [0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 0, 3, 2, 4],
     ]  # fmt: skip

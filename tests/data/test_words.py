@@ -26,7 +26,7 @@ from minitransformer.data.tokenizer import join_words, normalize, split_words
         ("", []),
     ],
 )
-def test_split_words_in_many_scripts(text, words):
+def test_split_words_finds_the_words_of_many_scripts(text, words):
     assert split_words(text) == words
 
 

@@ -59,15 +59,6 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Use one thread: models this small gain nothing from more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def context_of(name: str, **changes) -> CheckContext:
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     settings = replace(VARIANTS[name], **layers | changes)

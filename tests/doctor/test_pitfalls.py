@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from minitransformer.cli import run_command
 from minitransformer.cli.doctor import PITFALL_NAMES, main
@@ -23,13 +22,6 @@ from minitransformer.doctor.pitfalls import (
 from minitransformer.doctor.report import OK
 from minitransformer.model import transformer
 from tests.support.processes import ROOT
-
-
-@pytest.fixture(autouse=True)
-def restore_num_threads():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def twins(name: str, config: str = "tiny.yaml") -> tuple[Twin, Twin]:

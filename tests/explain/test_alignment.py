@@ -149,7 +149,7 @@ def test_measure_heads_takes_recurrent_attention_as_one_head():
     )
 
 
-def test_command_refuses_a_run_without_attention(tmp_path, capsys):
+def test_alignment_refuses_a_run_without_attention(tmp_path, capsys):
     config = small_config("data.train=copy", "model.kind=recurrent", "model.attention=none")
     (tmp_path / "config.yaml").write_text(config_to_yaml(config))
     arguments = ["--alignment", "--run", str(tmp_path)]
@@ -180,7 +180,7 @@ def substitute_run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_command_prints_a_table_and_saves_the_best_head(substitute_run, tmp_path):
+def test_alignment_prints_a_table_and_saves_the_best_head(substitute_run, tmp_path):
     result = run(*COMMAND, substitute_run, "--pairs", 20, "--to", "t.json", folder=tmp_path)
     assert result.code == 0, result.err
     assert result.err == f"wrote {substitute_run / 'alignment.json'}\nwrote t.json\n"
@@ -252,7 +252,7 @@ def test_run_with_an_alignment_is_resumed_and_moved_aside(tmp_path):
         (["--pairs", 0], 2, "--pairs 0: at least 1"),
     ],
 )  # fmt: skip
-def test_command_errors_are_one_line(tmp_path, arguments, code, message):
+def test_alignment_errors_are_one_line(tmp_path, arguments, code, message):
     trainer_for(tmp_path / "run", "training.steps=1").fit()
     result = run(*COMMAND, "run", *arguments, folder=tmp_path)
     assert result.code == code

@@ -92,7 +92,7 @@ def test_page_has_every_number_of_the_json(shape, walks):
         ("decoder.attention.output", "proj"),
     ],
 )
-def test_page_anchors(path, anchor):
+def test_page_has_a_short_anchor_for_each_stage(path, anchor):
     assert anchor_of(path) == anchor
 
 
@@ -239,7 +239,7 @@ def test_page_of_a_deep_model_stays_below_5_mb(tmp_path):
 
 
 @pytest.mark.slow
-def test_page_of_worked_sheets(tmp_path):
+def test_page_of_worked_sheets_has_every_printed_value(tmp_path):
     result = run("worked", "show", "lets-go", "--to", "one.html", folder=tmp_path)
     assert (result.code, result.out) == (0, "wrote one.html\n")
     one = (tmp_path / "one.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Walk-throughs as text of 80 columns with exact sums, as JSON and as Markdown."""
+"""A walk-through is shown as text of 80 columns with exact sums, as JSON and as Markdown."""
 
 import json
 import re
@@ -175,7 +175,7 @@ def test_text_shows_the_shift_and_ends_lines_with_bangla_words(tiny, tiny_bn):
 
 
 @pytest.mark.parametrize("attention", ["multiplicative", "none"])
-def test_text_of_a_recurrent_model(tmp_path, attention):
+def test_text_of_a_recurrent_model_shows_its_attention_if_it_has_one(tmp_path, attention):
     translator = translator_for(
         tmp_path / "run", *SMALLEST_RECURRENT, "data.limit=0",
         f"model.attention={attention}", "model.max_length=12",
@@ -224,7 +224,7 @@ def test_text_escapes_control_characters(translators):
 
 
 @every_shape
-def test_json_has_every_number(shape, translators):
+def test_walkthrough_json_has_every_number(shape, translators):
     walk = walk_through(translators[shape], SENTENCE)
     data = json.loads(json.dumps(as_json([walk]), allow_nan=False))
     assert (data["format"], data["version"]) == ("minitransformer-walkthrough", 2)
@@ -255,7 +255,7 @@ def test_json_has_every_number(shape, translators):
     )
 
 
-def test_markdown_is_tables(tiny_bn):
+def test_walkthrough_markdown_has_whole_tables(tiny_bn):
     walk = walk_through(Translator.load(tiny_bn.path), "I go to school")
     text = as_markdown(walk, 2)
     assert text.startswith("# I go to school → আমি স্কুলে যাই\n\n## Encoder\n")

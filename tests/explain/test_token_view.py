@@ -1,4 +1,4 @@
-"""translate.py --tokens prints code points, graphemes and tokens."""
+"""The view of a sentence's tokens has its code points, graphemes and tokens."""
 
 import pytest
 

@@ -198,7 +198,7 @@ def test_walkthrough_hidden_word_gets_no_attention(translators):
         walk_through(translators["tiny"], "Ana", experiment=Experiment(hidden=frozenset({1})))
 
 
-def test_walkthrough_without_heads_and_positions(translators):
+def test_walkthrough_can_turn_off_heads_and_positions(translators):
     translator = translators["post-norm"]
     before = {name: value.clone() for name, value in translator.model.named_parameters()}
     off = Experiment(heads_off=frozenset({"encoder.1.2", "cross.0.3"}), positions_off=True)

@@ -1,4 +1,4 @@
-"""--merge-subwords merges subwords into words in attention maps and in occlusion."""
+"""Subwords are merged into words in attention maps and in occlusion."""
 
 import math
 

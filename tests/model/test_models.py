@@ -1,4 +1,4 @@
-"""Properties of every kind of model: causality, padding, caching, initialization, gradients."""
+"""Every kind of model is causal, ignores padding, and decodes and trains alike with a cache."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sinusoidal, learned and rotary positional encodings."""
+"""Sinusoidal, learned and rotary positional encodings follow their formulas."""
 
 import math
 

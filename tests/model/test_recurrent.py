@@ -1,4 +1,4 @@
-"""The recurrent model's attention, states, settings and dropout."""
+"""The recurrent model's attention, states, settings and dropout do what is stated."""
 
 import pytest
 import torch

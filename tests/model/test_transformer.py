@@ -1,4 +1,4 @@
-"""The Transformer's parameters, positions, settings, dropout and cache."""
+"""The Transformer's parameters, positions, settings, dropout and cache do what is stated."""
 
 import pytest
 import torch

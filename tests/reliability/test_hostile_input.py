@@ -186,8 +186,10 @@ def test_translate_prints_one_line_per_input_line(name, options, ending, tmp_pat
         [ROOT / "translate.py", "--run", RUN / "words", "I go"],
         pytest.param([ROOT / "translate.py", "--run", RUN / "words", "--tokens", "I go"],
                      marks=pytest.mark.slow),
-        pytest.param(["-m", "minitransformer", "evaluate", "--run", RUN / "words", "--split", "valid"],
-                     marks=pytest.mark.slow),
+        pytest.param(
+            ["-m", "minitransformer", "evaluate", "--run", RUN / "words", "--split", "valid"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(["-m", "minitransformer", "worked"], marks=pytest.mark.slow),
     ],
     ids=["translation", "tokens", "evaluation", "worked"],

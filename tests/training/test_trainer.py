@@ -1,4 +1,4 @@
-"""The trainer's steps, resuming, checkpoints, callbacks and settings."""
+"""The trainer steps, resumes, saves and calls its callbacks as its settings say."""
 
 import dataclasses
 import os

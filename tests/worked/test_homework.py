@@ -1,4 +1,4 @@
-"""A user's own sheet: slips are found by cell, rounding is accepted, errors have a position."""
+"""In a user's own sheet slips are found by cell, rounding is accepted, errors have a position."""
 
 import copy
 
@@ -65,7 +65,7 @@ def test_own_sheet_wrong_cell_is_found(step, row, column):
     assert f"first slip: step {step}, cell [{row},{column}]: printed 9" in sheet_text(result)
 
 
-def test_own_sheet_followers_of_slip():
+def test_own_sheet_slip_is_told_from_what_follows_from_it():
     # 2·2 + 1·1 written as 6 instead of 5, and used in all later steps.
     text = HOMEWORK.replace("[[2, 3, 5],", "[[2, 3, 6],")
     text = text.replace("[[1.41, 2.12, 3.54],", "[[1.41, 2.12, 4.24],")
@@ -92,7 +92,7 @@ def test_own_sheet_followers_of_slip():
     assert "merely follow from it: S[1,3], A[1,1], A[1,2], A[1,3], Y[1,1], Y[1,2]" in shown
 
 
-def test_rounding_rule_is_per_sheet():
+def test_rounding_rule_holds_for_a_whole_sheet():
     truncated = HOMEWORK.replace("2.83, 4.95", "2.82, 4.94").replace("3.54", "3.53")
     assert not worked(truncated).is_explained
     only_scores = "rounding: truncated\n" + truncated[: truncated.index("  - name: A")]
@@ -172,7 +172,7 @@ def test_any_rounded_calculation_is_explained(seed, decimals, size, from_rounded
         (("title: Homework", "given: 5"), "duplicate key 'given'"),
     ],
 )  # fmt: skip
-def test_sheet_error_names_position(change, expected):
+def test_sheet_error_names_its_position(change, expected):
     assert change[0] in HOMEWORK
     with pytest.raises(UserError) as caught:
         worked(HOMEWORK.replace(*change, 1))
@@ -201,7 +201,7 @@ def test_sheet_error_names_position(change, expected):
         "given: {X: [[1]]}\nsteps: [{name: Q, compute: 'identity(100000000)'}]",
     ],
 )  # fmt: skip
-def test_malformed_sheet_is_one_line(text):
+def test_malformed_sheet_is_refused_in_one_line(text):
     with pytest.raises(UserError) as caught:
         worked(text)
     assert caught.value.exit_code == 2
@@ -314,7 +314,7 @@ def steps(*lines: str, given: str = "a: [1, 2, 4]", rounding: str = "nearest") -
         ),
     ],
 )  # fmt: skip
-def test_verdicts_of_every_kind(sheet, wrong):
+def test_sheet_gets_the_verdict_of_each_kind(sheet, wrong):
     assert hows(sheet) == wrong
 
 
@@ -345,7 +345,7 @@ def test_statement_without_check_never_agrees():
 
 
 @pytest.mark.slow
-def test_sheet_wrong_type_anywhere_is_one_line():
+def test_sheet_with_a_wrong_type_anywhere_is_refused_in_one_line():
     """Replace every value of a sheet that has all keys by every other kind of value."""
     full = yaml.load(FULL_SHEET, Loader=yaml.BaseLoader)
     assert worked(FULL_SHEET).is_explained

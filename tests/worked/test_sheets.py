@@ -26,13 +26,13 @@ def total(results, *, reprints=False):
     return [counts[category] for category in CATEGORIES]
 
 
-def test_first_prints_counts(results):
+def test_first_prints_have_the_stated_counts_of_verdicts(results):
     # agrees, rounded, slips, what follows from them, scan damage, not checkable, unexplained
     assert total(results) == [286, 265, 33, 29, 18, 7, 0]
     assert sum(total(results)) == 638
 
 
-def test_reprints_counts(results):
+def test_reprints_have_the_stated_counts_of_verdicts(results):
     assert total(results, reprints=True) == [203, 86, 18, 12, 11, 0, 0]
 
 
@@ -42,7 +42,7 @@ def test_shipped_sheets_have_no_errors(results):
     assert {path.stem for path in SHEETS.glob("*.yaml")} == set(SHIPPED)
 
 
-def test_slips_all_25_with_right_values(results):
+def test_shipped_sheets_name_25_slips_and_their_right_values(results):
     slips = [slip for name in COUNTED for slip in results[name].sheet.slips]
     assert {int(slip.number) for slip in slips} == set(range(1, 26))
     # check_sheet verifies that each `right` is our own value, rounded.
@@ -65,7 +65,7 @@ def test_hidden_weights_explain_24_values(results):
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "school"])
-def test_shipped_values_all_claim_verdicts(name):
+def test_each_shipped_value_claims_a_verdict(name):
     for step in load_shipped(name).steps:
         if step.printed or step.text:
             assert step.claimed, step.name
@@ -73,7 +73,7 @@ def test_shipped_values_all_claim_verdicts(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "school"])
-def test_changed_digit_changes_verdict(name):
+def test_changed_digit_changes_the_verdict(name):
     sheet = load_shipped(name)
     calculation = Calculation(sheet)
     for step in sheet.steps:
@@ -165,7 +165,7 @@ def test_lets_go_model_computes_printed_vectors():
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in WEIGHTS.glob("*")))
-def test_shipped_weights_equal_sheet_weights(name):
+def test_shipped_weights_equal_those_of_their_sheet(name):
     weights = read_tensors(WEIGHTS / f"{name}.safetensors")
     expected = {key: each.float() for key, each in sheet_weights(load_shipped(name)).items()}
     torch.testing.assert_close(weights, expected, rtol=0, atol=0)
@@ -179,7 +179,7 @@ def test_lets_go_weights_are_the_printed_ones():
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
 
 
-def test_positional_sheet_question(results):
+def test_positional_sheet_computes_both_readings_of_its_question(results):
     values = {each.step.name: each.values["exact"].item() for each in results["positional-4d"].steps
               if each.step.name in ("PE33", "PE33_boxed")}  # fmt: skip
     assert values == {
