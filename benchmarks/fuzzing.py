@@ -10,7 +10,6 @@ import importlib
 import io
 import os
 import resource
-import runpy
 import shutil
 import signal
 import sys
@@ -20,15 +19,16 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from benchmarks.hostile import FAST_RUN, INPUTS, ROOT, Case
+from benchmarks.hostile import FAST_RUN, INPUTS, Case
 from benchmarks.hostile_runs import damaged_run_case
+from minitransformer import cli
 
 KINDS = INPUTS | {"run": damaged_run_case}
 TIMEOUT = 30  # seconds
 MAX_MEMORY = 6 * 2**30  # bytes of address space, most of which torch only reserves
-PRELOADED = ("minitransformer.prompt", "minitransformer.console", "torchtext.vocab",
-             "minitransformer.explain.tensorboard", "minitransformer.evaluate",
-             "minitransformer.worked.documents", "minitransformer.explain.command",
+PRELOADED = ("minitransformer.cli.prompt", "minitransformer.cli.console", "torchtext.vocab",
+             "minitransformer.explain.tensorboard", "minitransformer.cli.scores",
+             "minitransformer.worked.documents", "minitransformer.cli.walkthroughs",
              "minitransformer.explain.heatmaps", "minitransformer.export",
              "minitransformer.explain.page", "pyarrow.parquet", "sacrebleu")  # fmt: skip
 
@@ -52,13 +52,10 @@ def run_as_main(case: Case, folder: Path) -> None:
     sys.stdin = stream(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout = stream(open(1, "wb", closefd=False))  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
-    sys.argv = [case.command, *case.arguments]
+    sys.argv = ["minitransformer", case.command, *case.arguments]
     code = 1
     try:
-        if case.command.endswith(".py"):
-            runpy.run_path(str(ROOT / case.command), run_name="__main__")
-        else:
-            runpy.run_module(case.command, run_name="__main__")
+        code = cli.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # printed as Python does, for find_problem
@@ -118,7 +115,7 @@ def find_problem(case: Case, code: int | None, out: str, err: str) -> str:
 
 def is_wrong_sheet(case: Case, code: int) -> bool:
     """Return whether this is a sheet with a wrong number, which is reported on standard output."""
-    return case.command.endswith("worked") and code == 1
+    return case.command == "worked" and code == 1
 
 
 def make_runs(folder: Path) -> None:
@@ -127,7 +124,7 @@ def make_runs(folder: Path) -> None:
               "tokenizer.joint=true", "--set", "evaluation.best_metric=loss"]  # fmt: skip
     for name, tokenizer in (("words", []), ("bpe", bpe)):
         settings = ["--set", "model.d_model=8", "--set", "logging.tensorboard=false", *tokenizer]
-        case = Case("train.py", ["--config", "tiny.yaml", "--run", name, *FAST_RUN, *settings])
+        case = Case("train", ["--config", "tiny.yaml", "--run", name, *FAST_RUN, *settings])
         code, _, err = run_case(case, folder)
         assert code == 0, err
 

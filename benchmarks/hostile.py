@@ -39,7 +39,7 @@ WORDS = ["I", "go", "to", "school", "Let's", "Vamos", "pizza", "<EOS>", "<PAD>",
 class Case(NamedTuple):
     """A command, its input, and what is correct for it."""
 
-    command: str  # a script or a module
+    command: str  # of minitransformer
     arguments: list[str]
     stdin: bytes = b""
     codes: tuple[int, ...] = (0, 1, 2)
@@ -99,7 +99,7 @@ def config_case(folder: Path, random: Random) -> Case:
         codes: tuple[int, ...] = (0, 1, 2)
     except UserError:
         codes = (2,)
-    return Case("train.py", ["--config", "own.yaml", *FAST_RUN], codes=codes)
+    return Case("train", ["--config", "own.yaml", *FAST_RUN], codes=codes)
 
 
 def override_case(folder: Path, random: Random) -> Case:
@@ -118,7 +118,7 @@ def override_case(folder: Path, random: Random) -> Case:
         sets += ["--set", as_argument(f"{key}={chosen}")]
     if random.random() < 0.1:
         sets += ["--set", as_argument(sentence(random))]
-    return Case("train.py", ["--config", "tiny.yaml", *sets, *FAST_RUN])
+    return Case("train", ["--config", "tiny.yaml", *sets, *FAST_RUN])
 
 
 def corpus_case(folder: Path, random: Random) -> Case:
@@ -152,7 +152,7 @@ def corpus_case(folder: Path, random: Random) -> Case:
                           ["tokenizer.kind=bpe", "tokenizer.vocab_size=9"],
                           [f"data.valid={path}"]])  # fmt: skip
     sets = overrides(f"data.train={path}", *more)
-    return Case("train.py", ["--config", "tiny.yaml", *FAST_RUN, *sets], codes=(0, 1))
+    return Case("train", ["--config", "tiny.yaml", *FAST_RUN, *sets], codes=(0, 1))
 
 
 def lines_case(folder: Path, random: Random) -> Case:
@@ -164,25 +164,24 @@ def lines_case(folder: Path, random: Random) -> Case:
     arguments = ["--run", random.choice(["words", "bpe"]), *options]
     if random.random() < 0.3:
         (folder / "in.txt").write_bytes(content)
-        return Case("translate.py", [*arguments, "--input", "in.txt"], b"", (0,), count)
-    return Case("translate.py", arguments, content, (0,), count)
+        return Case("translate", [*arguments, "--input", "in.txt"], b"", (0,), count)
+    return Case("translate", arguments, content, (0,), count)
 
 
 def options_case(folder: Path, random: Random) -> Case:
-    """Return a translation with random options."""
+    """Return a translation or a walk-through with random options."""
     names = ["--beam", "--n-best", "--average", "--step", "--precision", "--length-penalty"]
     chosen = random.sample(names, random.randint(0, 3))
     numbers = [f"{name}={unusual_number(random)}" for name in chosen]
-    forms = [["--walkthrough"], ["--walkthrough", "--full"], ["--walkthrough", "o.html"],
-             ["--tokens"], ["--walkthrough", "o.json"], ["--walkthrough", "o.md"],
-             ["--attention", "o.png"], ["--attention", "o.svg", "--merge-subwords"], ["--scores"],
-             ["--checkpoint", "best"],
-             ["--walkthrough", "--only", as_argument(sentence(random))],
-             ["--walkthrough", "--expected", as_argument(sentence(random))]]  # fmt: skip
+    forms = [[], ["--full"], ["--to", "o.html"], ["--tokens"], ["--to", "o.json"],
+             ["--to", "o.md"], ["--to", "o.png"], ["--to", "o.svg", "--merge-subwords"],
+             ["--scores"], ["--checkpoint", "best"], ["--walkthrough"],
+             ["--only", as_argument(sentence(random))],
+             ["--expected", as_argument(sentence(random))]]  # fmt: skip
     sentences = [as_argument(sentence(random)) for _ in range(random.randint(0, 3))]
     run = ["--run", random.choice(["words", "bpe"])]
     arguments = [*run, *numbers, *random.choice(forms), "--", *sentences]
-    return Case("translate.py", arguments)
+    return Case(random.choice(["translate", "explain"]), arguments)
 
 
 def prompt_case(folder: Path, random: Random) -> Case:
@@ -200,7 +199,7 @@ def prompt_case(folder: Path, random: Random) -> Case:
     content = "\n".join(lines).encode("utf-8", "replace")
     options = random.choice([[], ["--scores"], ["--beam", "2"]])
     arguments = ["--run", random.choice(["words", "bpe"]), *options]
-    return Case("translate.py", arguments, mutated(content, random), (0,), is_prompt=True)
+    return Case("translate", arguments, mutated(content, random), (0,), is_prompt=True)
 
 
 def worked_case(folder: Path, random: Random) -> Case:
@@ -217,8 +216,9 @@ def worked_case(folder: Path, random: Random) -> Case:
     else:
         sheet = mutated(sheet, random)
     (folder / "own.yaml").write_bytes(sheet)
-    form = random.choice([[], ["--json"], ["--markdown"], ["--latex"], ["--html", "o.html"]])
-    return Case("minitransformer.worked", ["--file", "own.yaml", *form])
+    endings = ("", "json", "md", "tex", "html", "safetensors")
+    form = ["--to", f"o.{ending}"] if (ending := random.choice(endings)) else []
+    return Case("worked", ["check", "own.yaml", *form])
 
 
 def evaluation_case(folder: Path, random: Random) -> Case:
@@ -235,7 +235,7 @@ def evaluation_case(folder: Path, random: Random) -> Case:
         ]
     )  # fmt: skip
     run = random.choice(["words", "bpe"])
-    return Case("minitransformer.evaluate", [run, *arguments])
+    return Case("evaluate", ["--run", run, *arguments])
 
 
 INPUTS: dict[str, Callable[[Path, Random], Case]] = {

@@ -30,24 +30,24 @@ def damaged_run_case(folder: Path, random: Random) -> Case:
 def random_command(name: str, random: Random) -> Case:
     """Return a random command that reads the damaged copy."""
     text = random.choice(["I go to school", "", "pizza"])
-    page = ["--checkpoint", "all", "--walkthrough", "o.html", "I go"]
+    page = ["--checkpoint", "all", "--to", "o.html", "I go"]
     train = ["--config", f"{name}/config.yaml", "--run", "damaged", *FAST_RUN[2:]]  # not its steps
     translate = ["--run", "damaged"]
     return random.choice(
         [
-            Case("train.py", [*train, "--set", "training.steps=5"], codes=(0, 1)),
-            Case("train.py", [*train, "--fresh"], codes=(0, 1)),
-            Case("translate.py", [*translate, text], codes=(0, 1)),
-            Case("translate.py", [*translate, "--checkpoint", "best", text], codes=(0, 1)),
-            Case("translate.py", [*translate, "--average", "2", text], codes=(0, 1)),
-            Case("translate.py", [*translate, "--beam", "2", text], codes=(0, 1)),
-            Case("translate.py", [*translate, "--walkthrough", "I go"], codes=(0, 1)),
-            Case("translate.py", [*translate, *page], codes=(0, 1)),
-            Case("minitransformer.evaluate", ["damaged", "--split", "valid"], codes=(0, 1)),
-            Case("minitransformer.evaluate", [name, "--split", "valid", "--compare", "damaged"],
+            Case("train", [*train, "--set", "training.steps=5"], codes=(0, 1)),
+            Case("train", [*train, "--fresh"], codes=(0, 1)),
+            Case("translate", [*translate, text], codes=(0, 1)),
+            Case("translate", [*translate, "--checkpoint", "best", text], codes=(0, 1)),
+            Case("translate", [*translate, "--average", "2", text], codes=(0, 1)),
+            Case("translate", [*translate, "--beam", "2", text], codes=(0, 1)),
+            Case("explain", [*translate, "I go"], codes=(0, 1)),
+            Case("explain", [*translate, *page], codes=(0, 1)),
+            Case("evaluate", ["--run", "damaged", "--split", "valid"], codes=(0, 1)),
+            Case("evaluate", ["--run", name, "--split", "valid", "--compare", "damaged"],
                  codes=(0, 1)),
-            Case("minitransformer.doctor", ["--run", "damaged"], codes=(0, 1)),
-            Case("minitransformer.export", ["damaged", "--ctranslate2", "out"], codes=(0, 1, 2)),
+            Case("doctor", ["--run", "damaged"], codes=(0, 1)),
+            Case("export", ["--run", "damaged", "--to", "out"], codes=(0, 1, 2)),
         ]
     )  # fmt: skip
 

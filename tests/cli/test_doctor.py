@@ -236,8 +236,9 @@ def test_doctor_fails_on_nan_in_trained_weights(trained, capsys):
         ),
     ],
 )
-def test_doctor_errors_have_one_line_and_an_exit_code(tmp_path, monkeypatch, capsys, arguments, code,
-                                                  message):  # fmt: skip
+def test_doctor_errors_have_one_line_and_an_exit_code(
+    tmp_path, monkeypatch, capsys, arguments, code, message
+):
     monkeypatch.chdir(tmp_path)
     found, lines = doctor(capsys, *arguments)
     assert found == code

@@ -28,13 +28,13 @@ RUNS = ROOT / "tests" / "fixtures" / "run-format-1"
     ],
 )
 def test_find_problem_reports_wrong_results(code, out, err, wrong):
-    found = find_problem(Case("translate.py", [], codes=(0,), lines=2), code, out, err)
+    found = find_problem(Case("translate", [], codes=(0,), lines=2), code, out, err)
     assert found.startswith(wrong)
     assert bool(found) == bool(wrong)
 
 
 def test_find_problem_reports_an_error_without_a_message():
-    assert "without an error message" in find_problem(Case("translate.py", []), 2, "", "")
+    assert "without an error message" in find_problem(Case("translate", []), 2, "", "")
 
 
 def files(folder: Path) -> dict[str, bytes]:
