@@ -33,6 +33,7 @@ SETTINGS = [
 ]
 COMMANDS = [
     ["train", "--config", "tiny", *SETTINGS],
+    ["train", "--config", "tiny", "--run", "runs/with-tensorboard", *SETTINGS[:-2]],
     ["translate", "I go"],
     ["explain", "I go", "--to", "page.html"],
     ["explain", "I go", "--to", "maps.png"],

@@ -77,11 +77,8 @@ def run_block(block: str, folder: Path) -> int:
         if "bentrevett" in command:  # needs a network
             continue
         words = shlex.split(command)
-        if words[:2] == ["python", "-m"]:
-            module = words[2].replace(".", "/")
-            is_package = (ROOT / module).is_dir()
-            words[1:3] = [f"{module}/__main__.py" if is_package else f"{module}.py"]
-        if words[1].endswith(".py"):  # forked, to avoid importing torch again
+        is_ours = words[0] == "minitransformer" or words[1].endswith(".py")
+        if is_ours:  # forked, to avoid importing torch again
             result = run(*words[1:], folder=folder)
         else:
             done = subprocess.run(
@@ -91,7 +88,9 @@ def run_block(block: str, folder: Path) -> int:
             )  # fmt: skip
             result = Finished(done.returncode, done.stdout, done.stderr)
         assert result.code == 0, (command, result.err)
-        shows = command.startswith(("echo", 'python translate.py "', "python translate.py --run"))
+        shows = command.startswith(
+            ("echo", 'python translate.py "', "python translate.py --run", "minitransformer transl")
+        )
         if shows and comment and "--walkthrough" not in command:
             assert result.out == f"{comment}\n"
             checked += 1
@@ -120,7 +119,7 @@ def test_readme_translation_sample_is_real(clone):
 def test_readme_attention_sample_is_real(tmp_path, tiny_rnn):
     clone = make_clone(tmp_path, tiny_rnn)
     sample = next(block for block in blocks("") if block.startswith("Compare the state s"))
-    [command] = re.findall(r"^python (translate.py .* --only decoder.attention)$", README, re.M)
+    [command] = re.findall(r"^minitransformer (explain .* --only decoder.attention)$", README, re.M)
     shown = run(*shlex.split(command), folder=clone).out
     words = re.compile(r"(?<!\S)-?\d[\d.]*(?!\S)| +")  # numbers depend on the processor
     assert words.sub(" ", sample) in words.sub(" ", shown)
@@ -131,10 +130,10 @@ def test_readme_worked_samples_are_real(tmp_path):
         return run("worked", *arguments, folder=tmp_path).out
 
     step = next(block for block in blocks("") if block.startswith("  5  E: E = Q K^T"))
-    assert step in worked("self-attention-3x4")
+    assert step in worked("show", "self-attention-3x4")
     (tmp_path / "homework.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     verdict = next(block for block in blocks("") if block.startswith("first slip"))
-    assert worked("--file", "homework.yaml").endswith(verdict)
+    assert worked("check", "homework.yaml").endswith(verdict)
     line = next(line for line in worked().splitlines() if line.startswith("all "))
     stated = re.search(r"Of (\d+) printed numbers (\d+) agree, (\d+) .*?, (\d+) .*?and (\d+) .*?, "
                      r"(\d+) were lost in a scan, and (\d+)", README, flags=re.DOTALL)  # fmt: skip
@@ -143,8 +142,8 @@ def test_readme_worked_samples_are_real(tmp_path):
 
 def test_readme_walkthrough_sample_is_real(tmp_path):
     assert run("train.py", "--config", "lets-go.yaml", folder=tmp_path).code == 0
-    shown = run("translate.py", "--run", "runs/lets-go", "--walkthrough", "Let's go", "--step", 1,
-                "--only", "decoder.layers.0.cross_attention", folder=tmp_path)  # fmt: skip
+    shown = run("explain", "--run", "runs/lets-go", "Let's go", "--step", 1, "--only",
+                "decoder.layers.0.cross_attention", folder=tmp_path)  # fmt: skip
     assert next(block for block in blocks("") if block.startswith("Convert")) in shown.out
 
 

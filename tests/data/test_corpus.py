@@ -256,7 +256,7 @@ def test_file_changed_while_it_is_read_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("code", "modules"),
     [
-        ("import minitransformer.translator", {"tokenizer", "batching"}),
+        ("import minitransformer.translator", {"tokenizer"}),
         (
             "import minitransformer.training.trainer; "
             "from minitransformer.settings import Config, DataConfig; "

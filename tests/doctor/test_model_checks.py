@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from minitransformer.cli import run_command
+from minitransformer.cli.train import train as train_in_this_process
 from minitransformer.data.batching import Batch
 from minitransformer.data.dataset import EncodedPair
 from minitransformer.data.tokenizer import BOS_ID, EOS_ID
@@ -337,10 +338,8 @@ def test_checks_change_no_bits_of_training(tmp_path):
 
 
 def train(*arguments: str) -> int:
-    import train as script
-
     settings = overrides("logging.tensorboard=false", *SMALL, *arguments)
-    return run_command(lambda: script.main(["--config", "tiny", *settings]))
+    return run_command(lambda: train_in_this_process(["--config", "tiny", *settings]))
 
 
 @pytest.mark.parametrize("mistake", ["causal", "eval"])
