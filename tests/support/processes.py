@@ -23,6 +23,7 @@ context.set_forkserver_preload(
         "minitransformer.console",
         "minitransformer.prompt",
         "torchtext.vocab",
+        "tests.support.frozen_heap",
     ]
 )
 
