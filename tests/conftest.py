@@ -1,5 +1,6 @@
 """Settings of hypothesis, and runs of the shipped configs that several tests use."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -35,6 +36,11 @@ def pytest_xdist_auto_num_workers(config) -> int:
     """Share folders of tests among processes; a file or a keyword begins sooner in a single one."""
     is_shared = all(Path(arg).is_dir() for arg in config.args) and not config.option.keyword
     return min(os.cpu_count() or 1, 4) if is_shared else 0
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from going through all that was imported again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

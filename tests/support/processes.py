@@ -24,6 +24,7 @@ context.set_forkserver_preload(
         "minitransformer.cli.console",
         "minitransformer.cli.prompt",
         "torchtext.vocab",
+        "tests.support.frozen_heap",
     ]
 )
 
