@@ -72,3 +72,14 @@ def tiny_bn(shipped_runs) -> TrainedRun:
 @pytest.fixture(scope="session")
 def tiny_rnn(shipped_runs) -> TrainedRun:
     return shipped_runs[2]
+
+
+@pytest.fixture(scope="session")
+def bpe_run(tmp_path_factory) -> Path:
+    """A run with subwords that was trained for a few steps."""
+    from tests.support.small_runs import trainer_for
+
+    path = tmp_path_factory.mktemp("pieces") / "run"
+    trainer_for(path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60", "model.source_eos=true",
+                "model.num_heads=2", "model.max_length=14").fit()  # fmt: skip
+    return path

@@ -116,14 +116,6 @@ def test_explain_has_no_maps_of_a_model_without_attention(tmp_path):
     assert not (tmp_path / "maps.png").exists()
 
 
-@pytest.fixture(scope="module")
-def bpe_run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("pieces") / "run"
-    trainer_for(path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60", "model.source_eos=true",
-                "model.num_heads=2", "model.max_length=14").fit()  # fmt: skip
-    return path
-
-
 def test_explain_merges_subwords_in_every_output(bpe_run, tmp_path):
     def output_of(*arguments: object) -> str:
         result = explain(tmp_path, "--run", bpe_run, "--merge-subwords", "I go home", *arguments)

@@ -115,14 +115,6 @@ def test_merge_subwords_merges_both_axes_of_the_encoder():
 
 
 @pytest.fixture(scope="module")
-def bpe_run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("pieces") / "run"
-    trainer_for(path, "tokenizer.kind=bpe", "tokenizer.vocab_size=60", "model.source_eos=true",
-                "model.num_heads=2", "model.max_length=14").fit()  # fmt: skip
-    return path
-
-
-@pytest.fixture(scope="module")
 def walk(bpe_run):
     return walk_through(Translator.load(bpe_run), "I go home")
 
