@@ -170,18 +170,22 @@ def lines_case(folder: Path, random: Random) -> Case:
 
 def options_case(folder: Path, random: Random) -> Case:
     """Return a translation or a walk-through with random options."""
-    names = ["--beam", "--n-best", "--average", "--step", "--precision", "--length-penalty"]
+    is_explain = random.random() < 0.6
+    names = ["--average"] + (
+        ["--step", "--precision"] if is_explain else ["--beam", "--n-best", "--length-penalty"]
+    )
     chosen = random.sample(names, random.randint(0, 3))
     numbers = [f"{name}={unusual_number(random)}" for name in chosen]
-    forms = [[], ["--full"], ["--to", "o.html"], ["--tokens"], ["--to", "o.json"],
-             ["--to", "o.md"], ["--to", "o.png"], ["--to", "o.svg", "--merge-subwords"],
-             ["--scores"], ["--checkpoint", "best"], ["--walkthrough"],
-             ["--only", as_argument(sentence(random))],
-             ["--expected", as_argument(sentence(random))]]  # fmt: skip
+    forms = [[], ["--tokens"], ["--scores"], ["--checkpoint", "best"], ["--to", "o.txt"]]
+    if is_explain:
+        forms = [[], ["--full"], ["--to", "o.html"], ["--to", "o.json"], ["--to", "o.md"],
+                 ["--to", "o.png"], ["--to", "o.svg", "--merge-subwords"],
+                 ["--only", as_argument(sentence(random))],
+                 ["--expected", as_argument(sentence(random))]]  # fmt: skip
     sentences = [as_argument(sentence(random)) for _ in range(random.randint(0, 3))]
     run = ["--run", random.choice(["words", "bpe"])]
     arguments = [*run, *numbers, *random.choice(forms), "--", *sentences]
-    return Case(random.choice(["translate", "explain"]), arguments)
+    return Case("explain" if is_explain else "translate", arguments)
 
 
 def prompt_case(folder: Path, random: Random) -> Case:

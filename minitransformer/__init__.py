@@ -18,19 +18,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# The commands of version 0.1 that were modules. To run a module, Python imports its package first,
-# and sys.argv[0] is "-m" while it does.
-MOVED = {
-    "doctor": "doctor",
-    "evaluate": "evaluate --run RUN",
-    "evaluation": "evaluate --run RUN",
-    "explain.alignment": "evaluate --run RUN --alignment",
-    "explain.worked": "worked list | show NAME | check FILE",
-    "export": "export --run RUN --to FOLDER",
-    "worked": "worked list | show NAME | check FILE",
-}
-if sys.argv[:1] == ["-m"]:
-    module = next((each for each in sys.orig_argv if each.startswith(f"{__name__}.")), "")
-    if command := MOVED.get(module.removeprefix(f"{__name__}.")):
-        print(f"error: python -m {module} is now: minitransformer {command}", file=sys.stderr)
-        sys.exit(2)
+if sys.argv[:1] == ["-m"]:  # Python is looking for the module to run, which may have moved
+    from minitransformer.moved import answer
+
+    answer()

@@ -29,8 +29,9 @@ def find_config(name: str) -> Path:
     for path in (Path(name), CONFIGS / name, CONFIGS / f"{name}.yaml"):
         if path.exists() and not path.is_dir():
             return path
-    shipped = ", ".join(sorted(path.name for path in CONFIGS.glob("*.yaml")))
-    raise ConfigError(f"no config '{name}', here or in configs/ (there: {shipped})")
+    shipped = sorted(path.name for path in CONFIGS.glob("*.yaml"))
+    hint = did_you_mean(name, shipped) or f" (there: {', '.join(shipped)})"
+    raise ConfigError(f"no config '{name}', here or among those that ship{hint}")
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:

@@ -72,8 +72,7 @@ def model_spec(model: Transformer, config: ModelConfig) -> Any:
     try:
         specs: Any = import_module("ctranslate2").specs
     except ModuleNotFoundError:
-        how = "pip install -c constraints.txt -e '.[export]'"
-        raise UserError(f"ctranslate2 is not installed: {how}") from None
+        raise UserError("ctranslate2 is not installed: pip install ctranslate2") from None
     shared = {
         "num_heads": config.num_heads,
         "pre_norm": config.norm == "pre",

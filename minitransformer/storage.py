@@ -35,6 +35,17 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a user has named, whole or not at all; raises OSError with its name."""
+    try:
+        if path.exists() and not path.is_file():  # a device or a pipe
+            path.write_bytes(content)
+        else:
+            replace_file(path.resolve(), content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def replace_folder(path: Path, files: dict[str, bytes]) -> None:
     """Write a folder of files or replace one; it appears with all of them at once."""
     aside = path.with_name(f".{path.name}.part")

@@ -16,6 +16,9 @@ from tests.support.trained_runs import TrainedRun, trained_runs
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Output of the commands is buffered, as on the machines of those who use them.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # Processes that tests start import the package of this tree, even where another is installed.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])
 

@@ -8,7 +8,7 @@ import sys
 from tests.support.processes import ROOT
 
 OPTIONAL = (
-    "__main__.py", "api.py", "cli", "doctor", "explain", "export.py", "worked",
+    "__main__.py", "api.py", "cli", "doctor", "explain", "export.py", "moved.py", "worked",
 )  # fmt: skip
 PROGRAM = """
 from pathlib import Path

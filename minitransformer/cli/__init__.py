@@ -7,15 +7,17 @@ share. None of it loads torch, so that --help and mistakes are answered at once.
 import argparse
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from minitransformer import __version__
+from minitransformer.config import CONFIGS, settings_called
 from minitransformer.errors import (
     CheckpointError,
     OutputError,
@@ -31,19 +33,27 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "train a model on pairs of sentences",
     "translate": "translate sentences, files or lines of a pipe, or answer at a prompt",
-    "explain": "show every step of a translation: in the terminal, as a page, file or picture",
-    "evaluate": "score a run on held-out pairs or files, compare two runs, align its heads",
+    "explain": "show how a sentence is translated: in the terminal, as a page, file or picture",
+    "evaluate": "score a run on held-out pairs or files, compare two, find the head that aligns",
     "worked": "list, show and check attention that was calculated by hand",
     "doctor": "check this machine, a config or a run, or show what a classic mistake does",
     "export": "write a run's weights for CTranslate2",
 }
+OTHER_NAMES = {  # that people try
+    "walkthrough": "explain",
+    "score": "evaluate",
+    "test": "evaluate",
+    "list": "worked list",
+    "show": "worked show",
+    "check": "worked check",
+}
 RUNS = Path("runs")
 
 
-def main(*command: str) -> int:
-    """Run a command and return its exit code; the first argument names it if `command` does not."""
+def main(command: str = "") -> int:
+    """Run a command and return its exit code; without `command`, the first argument names it."""
     end_on_interrupt()
-    return run_command(lambda: dispatch([*command, *sys.argv[1:]]))
+    return run_command(lambda: dispatch([*([command] * bool(command)), *sys.argv[1:]]))
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -58,7 +68,13 @@ def dispatch(arguments: list[str]) -> int:
         print(f"minitransformer {__version__}")
         return 0
     if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS) or f" (there are: {', '.join(COMMANDS)})"
+        hint = f" (there are: {', '.join(COMMANDS)})"
+        if near := did_you_mean(name, COMMANDS):
+            hint = near
+        elif name in OTHER_NAMES:
+            hint = f": did you mean {typed_as(OTHER_NAMES[name])}?"
+        elif " " in name:
+            hint = f': to translate it: {typed_as("translate")} "{printable_word(name)}"'
         raise UsageError(f"there is no command '{printable_word(name)}'{hint}")
     command: Callable[[list[str]], int] = import_module(f"{__name__}.{name}").main
     return command(others)
@@ -74,8 +90,13 @@ def overview() -> str:
 def typed_as(name: str) -> str:
     """Return how to type a command, given how this one was: `python translate.py`, for one."""
     started = Path(sys.argv[0]).name
-    if started in ("train.py", "translate.py") and name in ("train", "translate"):
-        return f"python {name}.py"
+    scripts = {
+        "train": "python train.py",
+        "translate": "python translate.py",
+        "explain": "python translate.py --walkthrough",
+    }
+    if started in ("train.py", "translate.py") and name in scripts:
+        return scripts[name]
     return f"{'python -m ' * (started == '__main__.py')}minitransformer {name}"
 
 
@@ -86,7 +107,10 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
     """
     prepare_streams()
     try:
-        code = command()
+        try:
+            code = command()
+        except SystemExit as end:  # of argparse, after --help
+            code = int(end.code or 0)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -95,8 +119,10 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
         return error.exit_code if is_quiet else fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         silence_stdout()
-        return 1
+        return 0
     except OSError as error:
+        if error.filename is None:
+            silence_stdout()  # which may be what cannot be written
         name = f"{error.filename}: " if error.filename else ""
         return fail(f"{name}{error.strerror or error}")
     except ModuleNotFoundError as error:
@@ -118,7 +144,8 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
 
 def fail(message: str, exit_code: int = 1) -> int:
     """Print an error; return the exit code."""
-    print(f"error: {message}", file=sys.stderr)
+    with suppress(OSError):  # of a full disk
+        print(f"error: {message}", file=sys.stderr)
     return exit_code
 
 
@@ -156,6 +183,13 @@ def raise_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# What people type for options that a command may have.
+OTHER_OPTIONS = {
+    "--output": "--to", "--out": "--to", "-o": "--to", "--html": "--to", "--json": "--to",
+    "--file": "--input", "-i": "--input",
+}  # fmt: skip
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with a hint for what it does not know."""
 
@@ -168,35 +202,62 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
         """Parse options and other arguments in any order."""
-        for name in (argument.partition("=")[0] for argument in arguments):
-            if name == "--":
-                break
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        for name in (argument.partition("=")[0] for argument in arguments[:end]):
             if name in self.moved:
                 raise UsageError(f"{name} {self.moved[name]}")
-        # Options between sentences need intermixed parsing, which does not know "--".
-        is_mixed = "--" not in arguments
-        parse = self.parse_known_intermixed_args if is_mixed else self.parse_known_args
-        options, unknown = parse(arguments)
+        # Options may stand between sentences; such parsing does not know "--".
+        options, unknown = self.parse_known_intermixed_args(arguments[:end])
+        rest = unknown if "sentences" not in options else options.sentences
+        rest += arguments[end + 1 :]
         if unknown:
             self.error(self.describe_unknown(unknown[0]))
         return options
 
     def describe_unknown(self, argument: str) -> str:
-        known = self._option_string_actions
+        """Say what is wrong with an argument that no option takes, and what may be meant."""
+        known, shown = self._option_string_actions, printable_word(argument)
         if argument.startswith("-"):
             name = argument.partition("=")[0]
-            return f"there is no option {printable_word(name)}{did_you_mean(name, known)}"
-        option = "--config" if argument.endswith((".yaml", ".yml")) else "--run"
-        hint = f": did you mean {option} {argument}?" if option in known else ""
-        return f"unexpected '{printable_word(argument)}'{hint}"
+            setting = settings_called(name.lstrip("-").replace("-", "_"))
+            if (other := OTHER_OPTIONS.get(name)) in known:
+                hint = f": did you mean '{other}'?"
+            elif "--set" in known and setting:
+                hint = f": did you mean --set {setting[0]}=VALUE?"
+            else:
+                hint = did_you_mean(name, known)
+            return f"there is no option {printable_word(name)}{hint}"
+        option = next((name for name, fits in self.values() if fits(argument)), "")
+        hint = f": did you mean {option} {shlex.quote(argument)}?" if option else ""
+        return f"unexpected '{shown}'{hint}"
+
+    def values(self) -> Iterator[tuple[str, Callable[[str], bool]]]:
+        """Yield this command's options that have recognizable values, with a test for these."""
+        known = self._option_string_actions
+        for name, action in known.items():
+            if action.choices:
+                yield name, list(action.choices).__contains__
+        for name, fits in (("--config", is_config), ("--run", is_run), ("--input", os.path.isfile)):
+            if name in known:
+                yield name, fits
 
     def error(self, message: str) -> NoReturn:
         more = "" if message.endswith("?") else f"; see {self.prog} --help"
         raise UsageError(f"{message}{more}")
 
 
+def is_config(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or (CONFIGS / f"{name}.yaml").is_file()
+
+
+def is_run(name: str) -> bool:
+    return bool(name) and os.path.isdir(os.path.join(name, "checkpoints"))
+
+
 def add_run_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", type=Path, help="a run's folder (default: the newest in runs/)")
+    parser.add_argument(
+        "--run", type=Path, help="a run's folder (default: the one in runs/ that was trained last)"
+    )
 
 
 def chosen_run(options: argparse.Namespace) -> Path:
@@ -204,7 +265,10 @@ def chosen_run(options: argparse.Namespace) -> Path:
     from minitransformer.run import runs_newest_first
 
     if options.run:
-        return Path(options.run)
+        run = Path(options.run)
+        if not run.exists() and is_run(str(RUNS / run)):
+            raise CheckpointError(f"{run} is not a run folder: did you mean {RUNS / run}?")
+        return run
     runs = runs_newest_first(RUNS)
     if not runs:
         raise CheckpointError(
@@ -215,13 +279,19 @@ def chosen_run(options: argparse.Namespace) -> Path:
     return runs[0]
 
 
-def check_output(path: Path | None, suffixes: Iterable[str] = ()) -> None:
-    """Refuse a file of --to that cannot be written, or whose name has another ending."""
+def check_output(
+    path: Path | None, suffixes: Iterable[str] = (), inputs: Iterable[Path] = ()
+) -> None:
+    """Refuse a file of --to that cannot be written, is read as well, or has another ending."""
     if path is None:
         return
+    for other in inputs:
+        if path.exists() and other.exists() and path.samefile(other):
+            raise UsageError(f"{other} would be read and written; choose another --to")
     endings = list(suffixes)
     if endings and path.suffix.lower() not in endings:
-        raise UsageError(f"--to {path}: the file must end in {', '.join(endings)}")
+        allowed = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
+        raise UsageError(f"--to {path}: the file must end in {allowed}")
     if path.is_dir():
         raise UsageError(f"--to {path}: a folder, not a file")
     if not path.absolute().parent.is_dir():
@@ -236,13 +306,17 @@ def add_input_option(parser: argparse.ArgumentParser) -> None:
 def check_input(options: argparse.Namespace) -> None:
     """Refuse sentences from two places, an --input that is no file, and a run as a sentence."""
     for sentence in options.sentences:
-        if os.path.isdir(os.path.join(sentence, "checkpoints")):
-            raise UsageError(f"'{sentence}' is a run: did you mean --run {sentence}?")
+        if is_run(sentence):
+            raise UsageError(f"'{sentence}' is a run: did you mean --run {shlex.quote(sentence)}?")
         if os.path.isfile(sentence):
             name = printable_word(sentence)
-            print(f"note: there is a file '{name}'; --input translates its lines", file=sys.stderr)
+            print(f"note: there is a file '{name}'; --input reads its lines", file=sys.stderr)
     if options.sentences and options.input:
         raise UsageError("give sentences or --input, not both")
+    if len(options.sentences) > 1 and not any(" " in each.strip() for each in options.sentences):
+        together = printable_word(" ".join(options.sentences))
+        print(f'note: {len(options.sentences)} sentences; for one, write "{together}"',
+              file=sys.stderr)  # fmt: skip
     if options.input and not options.input.exists():
         raise UsageError(f"--input {options.input}: no such file")
     if options.input and options.input.is_dir():
@@ -267,7 +341,7 @@ def add_weights_options(parser: argparse.ArgumentParser, **others: str) -> None:
     """Add --checkpoint and --average; `others` are more choices of the former, with their help."""
     parser.add_argument(
         "--checkpoint", choices=("last", "best", *others),
-        help="default: what the run's config selects (average_checkpoints, best_metric), else last"
+        help="default: as the run's config says (average_checkpoints, best_metric), else last"
         + "".join(f"; {name}: {meaning}" for name, meaning in others.items()),
     )  # fmt: skip
     parser.add_argument(

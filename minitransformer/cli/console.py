@@ -183,7 +183,9 @@ def describe_end(trainer: Trainer) -> str:
     """Return why a finished run has ended."""
     state, metric = trainer.state, trainer.config.evaluation.best_metric
     if not trainer.has_lost_patience:
-        return f"it has taken its {state.step} steps"
+        steps = trainer.config.training.steps
+        more = f", and training.steps is {steps}" * (state.step > steps)
+        return f"it has taken {'its ' * (not more)}{state.step} steps{more}"
     return f"stopped early at step {state.step}: no better {metric} since step {state.best_step}"
 
 
@@ -229,10 +231,14 @@ def describe_scores(evaluations: dict[str, Evaluation], trainer: Trainer) -> lis
 def next_commands(trainer: Trainer, example: str) -> list[str]:
     """Return commands that translate with the run and show what it did."""
     run = trainer.run_folder.path
-    translate = f"  {typed_as('translate')} --run {shlex.quote(str(run))}"
+    of_run = f"--run {shlex.quote(str(run))}"
     is_plain = not set(example) & set('"$`\\!')
     quoted = f'"{example}"' if is_plain else shlex.quote(example)
-    lines = ["\nNext:", translate, f"{translate} --walkthrough {quoted}"]
+    lines = [
+        "\nNext:",
+        f"  {typed_as('translate')} {of_run}",
+        f"  {typed_as('explain')} {of_run} {quoted}",
+    ]
     if trainer.config.logging.tensorboard:
         folder = shlex.quote(str(run.parent if run.parent.name == "runs" else run))
         # Without the option, TensorBoard drops some of more than ten pictures under a name.

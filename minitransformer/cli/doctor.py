@@ -18,14 +18,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
-        "--config", help="a YAML file, here or in configs/: check its corpus and a new model"
+        "--config", help="a YAML file, here or one that ships: check its corpus and a new model"
     )
     target.add_argument(
         "--run", type=Path, help="the folder of a run: check its files and its trained model"
     )
     target.add_argument(
         "--replay", type=Path, metavar="FOLDER",
-        help="compute a batch that stopped a training with NaN or Inf again, stage by stage",
+        help="recompute, stage by stage, a saved batch with which training stopped at NaN or Inf",
     )  # fmt: skip
     parser.add_argument(
         "--break", choices=(*PITFALL_NAMES, "all"), dest="pitfall",

@@ -24,15 +24,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         "evaluate",
         "Score a trained run on a split of the corpus that its config names, or on files; compare "
-        "it with another run; find the head that aligns words best.",
+        "it with another run; or find the head that aligns words best.",
         MOVED,
     )
     add_run_option(parser)
-    parser.add_argument("--split", choices=("train", "valid", "test"), help="default: test")
+    parser.add_argument(
+        "--split",
+        choices=("train", "valid", "test"),
+        help="default: test, or valid where there is no test split",
+    )
     parser.add_argument(
         "--input", type=Path, metavar="FILE",
-        help="score on these sentences instead, one per line; without --references, tab-separated "
-        "references follow each sentence",
+        help="score on these sentences instead, one per line; without --references, each is "
+        "followed by tab-separated references",
     )  # fmt: skip
     parser.add_argument(
         "--references", type=Path, nargs="+", action="extend", metavar="FILE",
@@ -65,7 +69,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def check(options: argparse.Namespace) -> None:
     """Refuse options that do not go together, before torch is loaded."""
     check_search_options(options)
-    check_output(options.to, [".json"])
+    check_output(options.to, [".json"], filter(None, [options.input, *(options.references or [])]))
     if options.references and not options.input:
         raise UsageError("--references goes with --input")
     if options.input and options.split:

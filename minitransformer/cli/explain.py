@@ -25,12 +25,15 @@ from minitransformer.errors import UsageError
 
 PICTURES = (".png", ".svg")
 FILES = (".html", ".md", ".json", *PICTURES)
-GREEDY = "is an option of translate; explain shows the greedy translation"
 MOVED = {
     "--output": "was renamed to --to",
     "--attention": "was replaced by --to maps.png",
     "--words": "was renamed to --merge-subwords",
-    **dict.fromkeys(("--beam", "--length-penalty", "--n-best", "--scores", "--tokens"), GREEDY),
+    **dict.fromkeys(("--scores", "--tokens"), "is an option of translate"),
+    **dict.fromkeys(
+        ("--beam", "--length-penalty", "--n-best"),
+        "is an option of translate; explain shows the greedy translation",
+    ),
 }
 
 
@@ -52,7 +55,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--step", type=int, help="in the terminal: one decoding step, from 1")
     parser.add_argument(
         "--only", metavar="PART",
-        help="in the terminal: one part, such as decoder.layers.0.cross_attention",
+        help="in the terminal: one of the parts that --full shows in square brackets, such as "
+        "decoder.layers.0.cross_attention",
     )  # fmt: skip
     parser.add_argument("--precision", type=int, help="decimal places, 0 to 9 (default: 3)")
     parser.add_argument("--expected", metavar="TEXT", help="the right translation, to compare with")
@@ -76,7 +80,7 @@ def check(options: argparse.Namespace) -> None:
                 f"'{sentence}' is a file, not a sentence: did you mean --to {sentence}?"
             )
     check_input(options)
-    check_output(options.to, FILES)
+    check_output(options.to, FILES, filter(None, [options.input]))
     suffix = options.to.suffix.lower() if options.to else ""
     for name in ("full", "step", "only"):
         if suffix and getattr(options, name) not in (None, False):

@@ -16,24 +16,24 @@ from minitransformer.errors import UsageError
 MOVED = {"--ctranslate2": "was renamed to --to"}
 USAGE = """Its inputs and outputs are tokens of the run:
 
-  import ctranslate2
-  from minitransformer import Translator
+import ctranslate2
+from minitransformer import Translator
 
-  tokenizer = Translator.load({run!r}).tokenizer
-  source, target = tokenizer.source, tokenizer.target
-  translator = ctranslate2.Translator({folder!r})
-  ids = source.encode("Let's go", end=False).ids
-  result = translator.translate_batch(
-      [[source.tokens[id] for id in ids]], beam_size=1,
-      max_input_length={length}, min_decoding_length=0, max_decoding_length={length},
-  )
-  print(target.decode(target.tokens.index(token) for token in result[0].hypotheses[0]))"""
+tokenizer = Translator.load({run!r}).tokenizer
+source, target = tokenizer.source, tokenizer.target
+translator = ctranslate2.Translator({folder!r})
+ids = source.encode("Let's go", end=False).ids
+result = translator.translate_batch(
+    [[source.tokens[id] for id in ids]], beam_size=1,
+    max_input_length={length}, min_decoding_length=0, max_decoding_length={length},
+)
+print(target.decode(target.tokens.index(token) for token in result[0].hypotheses[0]))"""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         "export",
-        "Export a trained run to CTranslate2, which needs no torch and is faster.",
+        "Write a trained run's weights for CTranslate2, a faster engine that needs no torch.",
         MOVED,
     )
     add_run_option(parser)

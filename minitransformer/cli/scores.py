@@ -24,9 +24,10 @@ from minitransformer.explain.alignment import (
     table_json,
     table_lines,
 )
-from minitransformer.metrics import Comparison, References
+from minitransformer.metrics import Comparison, References, Resampled
 from minitransformer.run import RunFolder
 from minitransformer.settings import Config
+from minitransformer.storage import write_output
 from minitransformer.translator import Translator
 
 
@@ -41,6 +42,8 @@ class TestSet(NamedTuple):
 
 def score(run: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Score a run, or compare it with another; print the result and return it as data."""
+    if options.compare and options.compare.resolve() == run.resolve():
+        print(f"note: {run} is compared with itself", file=sys.stderr)
     translator = load_translator(run, options)
     other = load_translator(options.compare, options) if options.compare else None
     config = load_config(run / "config.yaml", options.set)
@@ -97,9 +100,7 @@ def align(run: Path, num_pairs: int, options: argparse.Namespace) -> dict[str, A
     """Measure how well each head of a run aligns; print, save and return the table."""
     config = RunFolder(run).load_config()
     task = aligned_task(config, run)
-    translator = Translator.load(
-        run, device=options.device, checkpoint=options.checkpoint, average=options.average
-    )
+    translator = load_translator(run, options)
     tokenizer = translator.tokenizer
     pairs = aligned_pairs(task, num_pairs, tokenizer, translator.max_length)
     if not pairs:
@@ -128,14 +129,16 @@ def aligned_task(config: Config, run: Path) -> str:
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
+    write_output(path, f"{text}\n".encode())
 
 
 def requested_split(
     dataset: Dataset, run: Path, translator: Translator, options: argparse.Namespace
 ) -> Split:
     """Return the split to score; refuse one that may now have pairs that the run trained on."""
-    name, corpus = options.split or "test", dataset.corpus
+    corpus = dataset.corpus
+    name = options.split or ("test" if "test" in corpus.splits else "valid")
     is_derived = name != "test" or corpus.config.split_test > 0  # from the training file
     if is_derived and dataset.fingerprint != translator.data_fingerprint:
         raise DataError(
@@ -237,6 +240,17 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
 
 def as_data(comparisons: list[Comparison]) -> list[dict[str, Any]]:
     return [
-        each._asdict() | {"first": each.first._asdict(), "second": each.second._asdict()}
+        {
+            "metric": each.metric,
+            "signature": each.signature,
+            "first": as_numbers(each.first),
+            "second": as_numbers(each.second),
+            "p": None if each.p is None else float(each.p),
+        }
         for each in comparisons
     ]
+
+
+def as_numbers(score: Resampled) -> dict[str, float]:
+    """Return a score as numbers of Python, where sacreBLEU has some of NumPy."""
+    return {name: float(value) for name, value in score._asdict().items()}

@@ -19,10 +19,10 @@ from minitransformer.cli import (
     load_translator,
     open_lines,
     raise_on_interrupt,
-    silence_stdout,
 )
 from minitransformer.errors import UsageError
 
+NOT_TEXT = (".html", ".png", ".svg")
 WALKTHROUGH = "--walkthrough"
 EXPLAIN = "minitransformer explain"
 OF_EXPLAIN = f"is an option of: {EXPLAIN} SENTENCE"
@@ -39,8 +39,8 @@ MOVED = {
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         "translate",
-        "Translate sentences; without any, read lines from standard input, or show a prompt on a "
-        "terminal.",
+        "Translate sentences; without a SENTENCE or --input, read lines from standard input, or "
+        "show a prompt on a terminal.",
         MOVED,
     )
     add_input_option(parser)
@@ -69,23 +69,32 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse(arguments)
     check_search_options(options)
     check_input(options)
-    check_output(options.to)
-    if options.n_best is not None and not 1 <= options.n_best <= options.beam:
-        raise UsageError(f"--n-best {options.n_best}: must be from 1 to --beam ({options.beam})")
+    check_output(options.to, inputs=filter(None, [options.input]))
+    if options.to and options.to.suffix.lower() in NOT_TEXT:
+        raise UsageError(
+            f"--to {options.to}: translations are plain text; to see how they are made: "
+            f"{EXPLAIN} --to {options.to}"
+        )
+    if options.n_best is not None and options.n_best < 1:
+        raise UsageError(f"--n-best {options.n_best}: must be at least 1")
+    if options.n_best is not None and options.n_best > options.beam:
+        raise UsageError(f"--n-best {options.n_best}: needs --beam {options.n_best} or more")
     if options.tokens and (options.scores or options.beam > 1):
-        raise UsageError("--tokens does not translate: it goes without --scores and --beam")
-    both = options.input and options.to and options.to.exists()
-    if both and options.input.samefile(options.to):
-        raise UsageError("--input and --to are the same file")
+        raise UsageError("--tokens does not translate: it cannot be combined with --scores, --beam")
     return options
 
 
 def main(arguments: list[str]) -> int:
-    if WALKTHROUGH in takewhile(lambda each: each != "--", arguments):
+    before = list(takewhile(lambda each: each != "--", arguments))
+    if WALKTHROUGH in before:
         from minitransformer.cli import explain
 
         arguments.remove(WALKTHROUGH)
         return explain.main(arguments)
+    if any(each.startswith(f"{WALKTHROUGH}=") for each in before):
+        raise UsageError(
+            f"{WALKTHROUGH} takes no value: write {EXPLAIN} SENTENCE, with --to FILE for a file"
+        )
 
     options = parse(arguments)
     reads_stdin = not (options.sentences or options.input)
@@ -112,17 +121,13 @@ def main(arguments: list[str]) -> int:
         output = sys.stdout
         if options.to:
             output = files.enter_context(options.to.open("w", encoding="utf-8", newline="\n"))
-        try:
-            if options.tokens:
-                for text in lines:
-                    tokens = token_lines(text, translator.tokenizer)
-                    print(*tokens, sep="\n", end="\n\n", file=output)
-            else:
-                translate_lines(
-                    translator, lines, output,
-                    scores=options.scores, n_best=options.n_best,
-                    batch_size=1 if reads_stdin else 64,  # from a pipe, each line at once
-                )  # fmt: skip
-        except BrokenPipeError:  # the reader of the output, such as `head -1`, has closed it
-            silence_stdout()
+        if options.tokens:
+            for text in lines:
+                tokens = token_lines(text, translator.tokenizer)
+                print(*tokens, sep="\n", end="\n\n", file=output)
+        else:
+            translate_lines(
+                translator, lines, output, scores=options.scores, n_best=options.n_best,
+                batch_size=1 if reads_stdin else 64,  # from a pipe, each line at once
+            )  # fmt: skip
     return 0

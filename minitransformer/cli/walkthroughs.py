@@ -172,12 +172,14 @@ def selected_lines(
     step, path = options.step, options.only
     if step is not None and not 1 <= step <= len(walk.steps):
         raise UsageError(f"--step {step}: '{walk.text[:40]}' has steps 1 to {len(walk.steps)}")
-    if not (options.full or path):
+    if not options.full and path is None:
         return renderer.compact(walk, step)
     blocks = [block for block in narrate(walk, 0) if step in (None, block.step)]
     paths = list(dict.fromkeys(block.path for block in blocks))
-    if path and not any(is_within(each, path) for each in paths):
+    if path is not None and not any(is_within(each, path) for each in paths):
         where = f" in step {step}" if step else ""
-        hint = did_you_mean(path, paths) or "; --full shows the parts in square brackets"
+        ending = [each for each in paths if each.endswith(f".{path}")]
+        hint = f": did you mean '{ending[0]}'?" if ending else did_you_mean(path, paths)
+        hint = hint or "; --full shows the parts in square brackets"
         raise UsageError(f"--only {path}: there is no such part{where}{hint}")
     return renderer.full(walk, step, path)

@@ -1,6 +1,7 @@
 """minitransformer worked list | show NAME | check FILE | operations"""
 
 import argparse
+import textwrap
 from pathlib import Path
 
 from minitransformer.cli import Parser, check_output, raise_on_interrupt
@@ -10,6 +11,16 @@ COMMAND = "minitransformer worked"
 ACTIONS = ("list", "show", "check", "operations")
 DOCUMENTS = (".html", ".md", ".tex", ".json")
 WEIGHTS = ".safetensors"
+EXAMPLE = """\
+A sheet of your own is YAML, such as:
+
+  given:
+    X: [[1, 0], [0, 2]]
+    W_Q: [[1, 1], [0, 1]]
+  steps:
+    - name: Q
+      compute: times(X, W_Q)
+      printed: [[1, 1], [0, 2]]"""
 MOVED = {
     "--file": f"was replaced by: {COMMAND} check FILE",
     "--operations": f"was replaced by: {COMMAND} operations",
@@ -30,17 +41,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "its formulas may call.",
         MOVED,
     )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description, parser.epilog = textwrap.fill(str(parser.description), 79), EXAMPLE
     parser.add_argument("action", nargs="?", default="list", help=" | ".join(ACTIONS))
     parser.add_argument("name", nargs="?", metavar="NAME or FILE", help="as in: show lets-go")
     parser.add_argument(
         "--to", type=Path, metavar="FILE",
-        help=f"write to FILE{', '.join(DOCUMENTS)} instead; of one sheet with a model also its "
-        f"weights, FILE{WEIGHTS}, for training.init_from",
+        help=f"write FILE instead: {', '.join(DOCUMENTS)}; {WEIGHTS} for the weights of a sheet "
+        "with a model, from which training.init_from begins",
     )  # fmt: skip
     parser.add_argument(
         "--run", type=Path,
-        help="the trained run on which a procedure without numbers is checked (default: runs/ and "
-        "the name of the config in the sheet; for school, runs/tiny-bn)",
+        help="for a sheet in words, such as school: the trained run to check it on (default: "
+        "the run of its config, runs/tiny-bn)",
     )  # fmt: skip
     options = parser.parse(arguments)
     check(options)
@@ -56,7 +69,7 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"there is no action '{printable_word(action)}'{hint}")
     takes_name = action in ("show", "check")
     if takes_name and not name:
-        what = "an example, such as: show lets-go" if action == "show" else "a file"
+        what = "an example, such as lets-go" if action == "show" else "a file, such as my.yaml"
         raise UsageError(f"{COMMAND} {action}: name {what}")
     if name and not takes_name:
         raise UsageError(f"unexpected '{printable_word(name)}': {action} takes no name")
@@ -70,13 +83,15 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError("--run goes with show and check, of a procedure such as school")
     if action == "operations" and options.to:
         raise UsageError("--to does not go with operations")
-    check_output(options.to, (*DOCUMENTS, WEIGHTS) if takes_name else DOCUMENTS)
+    endings = (*DOCUMENTS, WEIGHTS) if takes_name else DOCUMENTS
+    check_output(options.to, endings, [Path(name)] if action == "check" else [])
 
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
 
     from minitransformer.checkpoint import tensor_bytes
+    from minitransformer.storage import write_output
     from minitransformer.worked import documents, report
     from minitransformer.worked.engine import check_sheet
     from minitransformer.worked.formulas import operations_text
@@ -100,7 +115,7 @@ def main(arguments: list[str]) -> int:
         sheet = load_sheet(Path(options.name)) if is_own else load_shipped(options.name)
         if options.to and options.to.suffix.lower() == WEIGHTS:
             tensors = {name: tensor.float() for name, tensor in sheet_weights(sheet).items()}
-            options.to.write_bytes(tensor_bytes(tensors))
+            write_output(options.to, tensor_bytes(tensors))
             print(f"wrote {options.to}")
             return 0
         checked = [check_sheet(sheet, run_tensors(sheet, options.run))]

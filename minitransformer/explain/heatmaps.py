@@ -27,6 +27,7 @@ from PIL import Image, ImageDraw
 from minitransformer.errors import escape_controls
 from minitransformer.explain.alignment import PRODUCED, HeadAlignment
 from minitransformer.explain.attention_maps import AttentionView
+from minitransformer.storage import write_output
 
 # A map of 5 x 4 cells takes 1.7 ms with Pillow and a palette (5 KB), 3.1 ms in RGB (13 KB), and
 # 55 ms with a Figure of matplotlib's (21 KB); training with tiny.yaml draws 72 of them.
@@ -334,10 +335,10 @@ def stacked(pictures: list[Picture], gap: int) -> Picture:
 def write_picture(path: Path, picture: Picture) -> None:
     """Write a picture as PNG or SVG, depending on the suffix."""
     if path.suffix.lower() == ".svg":
-        path.write_text(as_svg(picture), encoding="utf-8", newline="\n")
+        write_output(path, as_svg(picture).encode())
     else:
         is_huge = picture.width * picture.height > LARGEST_SHARP
-        path.write_bytes(as_png(picture, scale=1 if is_huge else 2))
+        write_output(path, as_png(picture, scale=1 if is_huge else 2))
 
 
 @cache

@@ -35,6 +35,7 @@ from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.model.positional import LearnedPositions, SinusoidalPositions
 from minitransformer.model.recurrent import SourceAttention
 from minitransformer.model.transformer import FeedForward, MultiHeadAttention
+from minitransformer.storage import write_output
 from minitransformer.translator import length_warnings
 
 SCRIPTS = ("numbers.js", "widgets.js", "sections.js", "recurrent.js", "map.js", "page.js")
@@ -47,7 +48,7 @@ def write_page(
     path: Path, walks: dict[str, list[Walkthrough]], precision: int, *, words: bool = False
 ) -> None:
     """Write walk-throughs of the same sentences, by the name of their checkpoint, as a page."""
-    path.write_text(page_html(walks, precision, words=words), encoding="utf-8", newline="\n")
+    write_output(path, page_html(walks, precision, words=words).encode())
 
 
 def page_html(walks: dict[str, list[Walkthrough]], precision: int, *, words: bool = False) -> str:

@@ -81,6 +81,7 @@ from minitransformer.explain.narration import (
 from minitransformer.explain.stages import AttentionStage, HeadStage, Stage
 from minitransformer.explain.walkthrough import DecodingStep, Walkthrough
 from minitransformer.model.base import EncoderDecoder
+from minitransformer.storage import write_output
 
 WIDTH = 80
 MAX_LABEL = 30  # columns kept free for the word of a table's row
@@ -334,7 +335,7 @@ def write_walkthroughs(
         content = json.dumps(as_json(walks, words=words), ensure_ascii=False, allow_nan=False)
     else:
         content = "\n\n".join(as_markdown(walk, precision, words=words) for walk in walks)
-    path.write_text(content + "\n", encoding="utf-8", newline="\n")
+    write_output(path, f"{content}\n".encode())
 
 
 def as_markdown(walk: Walkthrough, precision: int, *, words: bool = False) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer.explain.page import fill_template, page_style
+from minitransformer.storage import write_output
 from minitransformer.worked.engine import (
     CATEGORIES,
     NOT_RUN,
@@ -61,7 +62,7 @@ def write_document(path: Path, checked: list[CheckedSheet], *, is_list: bool) ->
             content = latex_document(checked) + "\n"
         case _:
             content = (list_json(checked) if is_list else sheet_json(checked[0])) + "\n"
-    path.write_text(content, encoding="utf-8", newline="\n")
+    write_output(path, content.encode())
 
 
 def list_json(checked: list[CheckedSheet]) -> str:

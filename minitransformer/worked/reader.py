@@ -119,7 +119,8 @@ class Section:
             )
         for key in data:
             if keys is not None and key not in keys:
-                raise SheetError(f"{where}: unknown key {key!r}{did_you_mean(key, keys)}")
+                hint = did_you_mean(key, keys) or f" (there are: {', '.join(keys)})"
+                raise SheetError(f"{where}: unknown key {key!r}{hint}")
         self.data: dict[str, Any] = data
         self.where = where
 

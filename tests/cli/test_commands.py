@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer import MOVED
 from minitransformer.cli import COMMANDS, run_command
+from minitransformer.moved import MOVED
 from minitransformer.settings import RENAMED, RENAMED_MODULES
 from tests.support.own_sheets import HOMEWORK
 from tests.support.processes import ROOT, Finished, run
@@ -65,6 +65,8 @@ def test_old_command_works_or_is_answered_with_the_new_one(before, now, old_fold
     [new] = re.findall("`(.+)`", now)
     words = shlex.split(new)
     options = [word for word in words if word.startswith("--")]
+    if "--to" in words and "was replaced" in error:  # by a file, whose ending says what it is
+        options = [Path(words[words.index("--to") + 1]).suffix]
     assert any(name in error for name in (" ".join(words[:2]), *options)), error
     followed = run_line(new, old_folder)
     assert followed.code == 0, followed.err
@@ -103,6 +105,20 @@ def test_help_and_usage_errors_do_not_load_torch():
     assert result.err.count("error: there is no option --nonsense") == len(COMMANDS)
 
 
+def test_help_of_a_command_is_its_own(tmp_path):
+    expected = start("-m", "minitransformer", "export", "--help", folder=tmp_path)
+    assert expected.out.startswith("usage: python -m minitransformer export ")
+    assert start("-m", "minitransformer", "help", "export", folder=tmp_path) == expected
+
+
+def test_old_module_name_as_an_argument_is_not_a_command(tmp_path):
+    arguments = ("translate", "--to", "minitransformer.export", "minitransformer.worked")
+    result = start("-m", "minitransformer", *arguments, folder=tmp_path)
+    assert (result.code, "there is no trained run" in result.err) == (1, True)
+    joined = start("-mminitransformer.worked", folder=tmp_path)
+    assert (joined.code, "is now: minitransformer worked list" in joined.err) == (2, True)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["help"], ["-h"], []])
 def test_overview_lists_all_commands(arguments, tmp_path):
     result = start("-m", "minitransformer", *arguments, folder=tmp_path)
@@ -120,17 +136,37 @@ def test_every_command_has_a_module():
     ("command", "message"),
     [
         ("tranlsate", "there is no command 'tranlsate': did you mean 'translate'?"),
-        ("Let's go", "there is no command 'Let's go' (there are: train, translate, explain, "),
-        ("evaluate runs/tiny", "unexpected 'runs/tiny': did you mean --run runs/tiny?"),
+        ("Let's go", "there is no command 'Let's go': to translate it: minitransformer translate "),
+        ("frobnicate", "there is no command 'frobnicate' (there are: train, translate, explain, "),
+        ("show lets-go", "there is no command 'show': did you mean minitransformer worked show?"),
+        ("evaluate old", "unexpected 'old': did you mean --run old?"),
+        ("evaluate my.tsv", "unexpected 'my.tsv': did you mean --input my.tsv?"),
+        ("evaluate valid", "unexpected 'valid': did you mean --split valid?"),
+        ("train tiny", "unexpected 'tiny': did you mean --config tiny?"),
+        ("export exported", "unexpected 'exported'; see minitransformer export --help"),
+        (
+            "train --steps 50",
+            "there is no option --steps: did you mean --set training.steps=VALUE?",
+        ),
+        ("translate -o x hi", "there is no option -o: did you mean '--to'?"),
         ("doctor tiny.yaml", "unexpected 'tiny.yaml': did you mean --config tiny.yaml?"),
         ("doctor --brake causal", "there is no option --brake: did you mean '--break'?"),
         ("translate --beam x", "argument --beam: invalid int value: 'x'; see "),
         ("evaluate --split valid --to x.txt", "--to x.txt: the file must end in .json"),
         ("evaluate --alignment --split valid", "--split does not go with --alignment"),
         ("export", "name the folder to write, such as --to exported"),
+        ("translate --input my.tsv --to my.tsv", "my.tsv would be read and written; choose"),
+        ("explain --input my.md --to my.md", "my.md would be read and written; choose"),
+        ("evaluate --input a.json --references b.json --to b.json", "b.json would be read and"),
+        ("worked check my.md --to my.md", "my.md would be read and written; choose"),
+        ("evaluate -- my.tsv", "unexpected 'my.tsv': did you mean --input my.tsv?"),
+        ("translate --walkthrough=page.html hi", "--walkthrough takes no value: write minitrans"),
     ],
 )
 def test_mistyped_command_is_answered_in_one_line(command, message, tmp_path):
+    (tmp_path / "old" / "checkpoints").mkdir(parents=True)
+    for file in ("my.tsv", "my.md", "a.json", "b.json"):
+        (tmp_path / file).touch()
     name, *arguments = [command] if command == "Let's go" else command.split()
     result = run(name, *arguments, folder=tmp_path)
     assert (result.code, result.out) == (2, "")

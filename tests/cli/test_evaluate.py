@@ -82,8 +82,12 @@ def test_evaluate_refuses_possible_training_pairs_as_test_split(tmp_path):
     ) in new.out
 
 
-def test_evaluate_names_a_missing_split_or_run(tiny, tmp_path):
-    result = evaluate(tiny.folder, "runs/tiny")
+def test_evaluate_takes_the_held_out_pairs_that_there_are(tiny, tmp_path):
+    assert (
+        "runs/tiny (step-000600) on en-es (valid): 45 pairs"
+        in evaluate(tiny.folder, "runs/tiny").out
+    )
+    result = evaluate(tiny.folder, "runs/tiny", "--split", "test")
     assert (result.code, result.out) == (1, "")
     assert "en-es has no test split (there: train, valid)" in result.err
     result = evaluate(tmp_path, "absent")

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pytest
 from PIL import Image
 
 from minitransformer.explain.heatmaps import NARROW, arrow
+from tests.support.faults import SizeLimit
 from tests.support.pages import read_page
-from tests.support.processes import Finished, run
+from tests.support.processes import ROOT, Finished, Running, run
 from tests.support.small_runs import trainer_for
 
 
@@ -57,6 +60,29 @@ def test_walkthrough_flag_of_translate_is_explain(tiny):
     ):
         assert run("translate.py", *arguments, folder=tiny.folder) == expected
     assert run("translate.py", "--", "--walkthrough", folder=tiny.folder).out.count("\n") == 1
+
+
+def test_explain_ends_quietly_when_its_reader_does(tiny):
+    command = [sys.executable, ROOT / "translate.py", "--walkthrough", "--full", "Let's go"]
+    with subprocess.Popen(
+        command, cwd=tiny.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"using runs/tiny\n"
+        assert process.wait(60) == 0
+
+
+def test_explain_to_a_full_disk_leaves_the_earlier_file(tiny, tmp_path):
+    """Limit the size of files, as a full disk does."""
+    arguments = ("--run", tiny.path, "--to", "page.html", "Let's go")
+    assert explain(tmp_path, *arguments).code == 0
+    before = (tmp_path / "page.html").read_bytes()
+    limited = Running("explain", *arguments, folder=tmp_path, sabotage=SizeLimit(20_000)).finish()
+    assert (limited.code, limited.out) == (1, "")
+    assert limited.err == "error: page.html: File too large\n"
+    assert (tmp_path / "page.html").read_bytes() == before
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"page.html", ".explain.in", ".explain.out", ".explain.err", ".explain.code"}
 
 
 def test_explain_writes_text_and_data(tiny, tmp_path):
@@ -160,9 +186,9 @@ def test_explain_merge_subwords_changes_nothing_for_words(tiny, tmp_path):
         ([], "there is no sentence to explain"),
         ([" "], "there is no sentence to explain"),
         (["--to", "page.html", " "], "there is no sentence to explain"),
-        (["--to", "walk.txt", "Go"], "must end in .html, .md, .json, .png, .svg"),
-        (["--to", "maps.jpg", "Go"], "must end in .html, .md, .json, .png, .svg"),
-        (["--to", "I go to school"], "must end in .html, .md, .json, .png, .svg"),
+        (["--to", "walk.txt", "Go"], "must end in .html, .md, .json, .png or .svg"),
+        (["--to", "maps.jpg", "Go"], "must end in .html, .md, .json, .png or .svg"),
+        (["--to", "I go to school"], "must end in .html, .md, .json, .png or .svg"),
         (["--to", "folder.png", "Go"], "--to folder.png: a folder, not a file"),
         (["--to", "no/page.html", "Go"], "--to no/page.html: there is no folder no"),
         (["--to", "walk.json", "Go", "--step", "1"], "--step is for the terminal; a file has"),
@@ -177,6 +203,8 @@ def test_explain_merge_subwords_changes_nothing_for_words(tiny, tmp_path):
         (["Let's go", "--step", "9"], "has steps 1 to 2"),
         (["Let's go", "--step", "0"], "has steps 1 to 2"),
         (["Let's go", "--only", "decoder.layers.7"], "there is no such part; --full"),
+        (["Let's go", "--only", ""], "there is no such part; --full"),
+        (["Let's go", "--only", "cross_attention"], "mean 'decoder.layers.0.cross_attention'?"),
         (["Let's go", "--precision", "99"], "--precision 99: must be from 0 to 9"),
         (["Let's go", "--scores"], "--scores is an option of translate"),
         (["page.html", "Go"], "'page.html' is a file, not a sentence: did you mean --to page.html"),

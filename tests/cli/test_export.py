@@ -36,8 +36,7 @@ def test_export_prints_python_that_translates_alike(trained):
     assert (second.code, second.err) == (0, "")
     assert (trained / "new" / "out" / "model.bin").stat().st_size > small
     assert [path.name for path in (trained / "new").iterdir()] == ["out"]
-    lines = second.out.split("\n\n", 1)[1].replace("  ", "", 1).replace("\n  ", "\n")
-    (trained / "shown.py").write_text(lines)
+    (trained / "shown.py").write_text(second.out.split("\n\n", 1)[1])
     shown = run(str(trained / "shown.py"), folder=trained)
     assert shown.out == Translator.load(trained / "run")("Let's go") + "\n"
 

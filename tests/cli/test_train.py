@@ -90,7 +90,7 @@ def test_train_reports_dropped_pairs_with_reason_and_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--config", "absent.yaml"], 2, "no config 'absent.yaml', here or in configs/"),
+        (["--config", "absent.yaml"], 2, "no config 'absent.yaml', here or among those that ship"),
         (["--config", "tiny.yaml", "--set", "training.stpes=5"], 2, "did you mean 'steps'?"),
         (["--config", "tiny.yaml", "--set", "steps=5"], 2, "write it as section.key=value"),
         (["--config", "tiny.yaml", "--set", "model.num_heads=7"], 2, "must be divisible by"),

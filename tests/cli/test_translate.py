@@ -176,19 +176,22 @@ def test_translate_ends_quietly_when_its_reader_does(tiny):
         (["--input", "some.txt", "hi"], 2, "give sentences or --input, not both"),
         (["--runn", "x"], 2, "there is no option --runn: did you mean '--run'?"),
         (["old", "hi"], 2, "'old' is a run: did you mean --run old?"),
+        (["--to", "page.html", "hi"], 2, "to see how they are made: minitransformer explain --to"),
+        (["--run", "some", "hi"], 1, "some is not a run folder: did you mean runs/some?"),
         (["--to", "no/out.txt", "hi"], 2, "--to no/out.txt: there is no folder no"),
-        (["--input", "some.txt", "--to", "some.txt"], 2, "are the same file"),
+        (["--input", "some.txt", "--to", "some.txt"], 2, "would be read and written"),
         (["--beam", "0", "hi"], 2, "--beam 0: must be from 1 to 1000"),
         (["--beam", "3", "--length-penalty", "nan", "hi"], 2, "--length-penalty nan: must be"),
-        (["--n-best", "2", "hi"], 2, "--n-best 2: must be from 1 to --beam (1)"),
-        (["--beam", "2", "--n-best", "3", "hi"], 2, "--n-best 3: must be from 1 to --beam (2)"),
-        (["--beam", "2", "--tokens", "hi"], 2, "--tokens does not translate: it goes without"),
+        (["--n-best", "2", "hi"], 2, "--n-best 2: needs --beam 2 or more"),
+        (["--beam", "2", "--n-best", "3", "hi"], 2, "--n-best 3: needs --beam 3 or more"),
+        (["--beam", "2", "--tokens", "hi"], 2, "--tokens does not translate: it cannot be"),
         (["--average", "2", "--checkpoint", "last", "hi"], 2, "does not go with --checkpoint"),
     ],
 )
 def test_translate_usage_error_is_one_line(tmp_path, arguments, code, message):
     (tmp_path / "some.txt").write_text("hi")
-    (tmp_path / "old" / "checkpoints").mkdir(parents=True)
+    for folder in ("old", "runs/some"):
+        (tmp_path / folder / "checkpoints").mkdir(parents=True)
     result = translate(tmp_path, *arguments)
     assert result.code == code
     assert message in result.err
@@ -217,9 +220,15 @@ def test_translate_options_between_sentences(tiny):
     assert result == (0, "Vamos\nVoy a la escuela\n", "")
 
 
-def test_translate_after_two_dashes_is_a_sentence(tiny):
-    result = translate(tiny.folder, "--run", "runs/tiny", "--", "--to", "Let's go")
+def test_translate_single_words_get_a_note(tiny):
+    result = translate(tiny.folder, "--run", "runs/tiny", "Let's", "go")
     assert (result.code, result.out.count("\n")) == (0, 2)
+    assert result.err.startswith('note: 2 sentences; for one, write "Let\'s go"\n')
+
+
+def test_translate_after_two_dashes_is_a_sentence(tiny):
+    result = translate(tiny.folder, "I go", "--run", "runs/tiny", "I go", "--", "--to", "Let's go")
+    assert (result.code, result.out.count("\n")) == (0, 4)
     assert result.out.endswith("\nVamos\n")
 
 
@@ -227,7 +236,7 @@ def test_translate_sentence_that_names_a_file_gets_a_note(tiny, tmp_path):
     (tmp_path / "in.txt").write_text("Let's go\n")
     result = translate(tmp_path, "--run", tiny.path, "in.txt")
     assert (result.code, result.out.count("\n")) == (0, 1)
-    assert "note: there is a file 'in.txt'; --input translates its lines\n" in result.err
+    assert "note: there is a file 'in.txt'; --input reads its lines\n" in result.err
 
 
 class Terminal:
