@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from minitransformer import __version__
-from minitransformer.config import CONFIGS, settings_called
 from minitransformer.errors import (
     CheckpointError,
     OutputError,
@@ -216,6 +215,8 @@ class Parser(argparse.ArgumentParser):
 
     def describe_unknown(self, argument: str) -> str:
         """Say what is wrong with an argument that no option takes, and what may be meant."""
+        from minitransformer.config import settings_called
+
         known, shown = self._option_string_actions, printable_word(argument)
         if argument.startswith("-"):
             name = argument.partition("=")[0]
@@ -247,7 +248,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def is_config(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or (CONFIGS / f"{name}.yaml").is_file()
+    from minitransformer.config import CONFIGS
+
+    return name.endswith((".yaml", ".yml")) or os.path.isfile(CONFIGS / f"{name}.yaml")
 
 
 def is_run(name: str) -> bool:
