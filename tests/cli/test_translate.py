@@ -215,7 +215,7 @@ def test_translate_runs_with_closed_streams(tiny):
         assert b"Traceback" not in err
 
 
-def test_translate_options_between_sentences(tiny):
+def test_translate_takes_options_between_sentences(tiny):
     result = translate(tiny.folder, "Let's go", "--run", "runs/tiny", "I go to school")
     assert result == (0, "Vamos\nVoy a la escuela\n", "")
 
