@@ -24,11 +24,15 @@ sys.exit(main("train"))
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser("train", "Train a translation model.")
-    parser.add_argument("--config", help="a YAML file, here or one that ships, such as tiny.yaml")
+    parser.add_argument(
+        "--config",
+        help="a YAML file of yours, or one that ships, such as tiny, tiny-bn, tiny-rnn or reverse",
+    )
     parser.add_argument("--run", type=Path, help="the run's folder (default: runs/<config name>)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="change a setting, such as training.steps=50 (repeatable)",
+        help="change a setting, such as training.steps=50 (repeatable); the config.yaml of any run "
+        "has all of them",
     )  # fmt: skip
     add_device_option(parser)
     parser.add_argument(
