@@ -44,12 +44,15 @@ def write_ctranslate2(
     """Write a model with its tokens, in the order of their ids, as a folder for CTranslate2."""
     if not isinstance(model, Transformer):
         raise UsageError(
-            f"CTranslate2 has no model.kind: {config.kind}; to export, train with kind: transformer"
+            f"CTranslate2 has no model.kind: {config.kind}; to export, train with "
+            "--set model.kind=transformer"
         )
     if config.norm == "none" or (config.norm == "post" and config.d_ff == 0):
         # Its residual connections always have a layer norm.
         setting = "norm: none" if config.norm == "none" else "d_ff: 0 with norm: post"
-        raise UsageError(f"CTranslate2 has no model.{setting}; to export, train with norm: pre")
+        raise UsageError(
+            f"CTranslate2 has no model.{setting}; to export, train with --set model.norm=pre"
+        )
     files = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if files and not {"model.bin"} <= files <= OWN_FILES:
         raise UserError(f"{folder} is not empty and not an export; choose another folder")

@@ -33,7 +33,7 @@ COMMANDS = {
     "train": "train a model on pairs of sentences",
     "translate": "translate sentences, files or lines of a pipe, or answer at a prompt",
     "explain": "show how a sentence is translated: in the terminal, as a page, file or picture",
-    "evaluate": "score a run on held-out pairs or files, compare two, find the head that aligns",
+    "evaluate": "score a run on held-out pairs or files, compare two, measure how heads align",
     "worked": "list, show and check attention that was calculated by hand",
     "doctor": "check this machine, a config or a run, or show what a classic mistake does",
     "export": "write a run's weights for CTranslate2",
@@ -268,10 +268,7 @@ def chosen_run(options: argparse.Namespace) -> Path:
     from minitransformer.run import runs_newest_first
 
     if options.run:
-        run = Path(options.run)
-        if not run.exists() and is_run(str(RUNS / run)):
-            raise CheckpointError(f"{run} is not a run folder: did you mean {RUNS / run}?")
-        return run
+        return named_run(options.run)
     runs = runs_newest_first(RUNS)
     if not runs:
         raise CheckpointError(
@@ -280,6 +277,14 @@ def chosen_run(options: argparse.Namespace) -> Path:
         )
     print(f"using {runs[0]}", file=sys.stderr)
     return runs[0]
+
+
+def named_run(run: Path) -> Path:
+    """Return a run's folder; refuse one that does not exist if there is a similar one in runs/."""
+    runs = [str(path) for path in RUNS.glob("*") if is_run(str(path))]
+    if not run.exists() and (hint := did_you_mean(str(run), runs)):
+        raise CheckpointError(f"{run} is not a run folder{hint}")
+    return run
 
 
 def check_output(
@@ -294,7 +299,7 @@ def check_output(
     endings = list(suffixes)
     if endings and path.suffix.lower() not in endings:
         allowed = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
-        raise UsageError(f"--to {path}: the file must end in {allowed}")
+        raise UsageError(f"--to {path}: the name must end in {allowed}")
     if path.is_dir():
         raise UsageError(f"--to {path}: a folder, not a file")
     if not path.absolute().parent.is_dir():

@@ -25,6 +25,7 @@ from minitransformer.errors import UsageError
 
 PICTURES = (".png", ".svg")
 FILES = (".html", ".md", ".json", *PICTURES)
+SUCH_AS = 'such as: minitransformer explain "I go to school"'
 MOVED = {
     "--output": "was renamed to --to",
     "--attention": "was replaced by --to maps.png",
@@ -93,7 +94,7 @@ def check(options: argparse.Namespace) -> None:
     if options.precision is not None and not 0 <= options.precision <= 9:
         raise UsageError(f"--precision {options.precision}: must be from 0 to 9")
     if not (options.sentences or options.input) and sys.stdin.isatty():
-        raise UsageError('give a sentence, such as: minitransformer explain "I go to school"')
+        raise UsageError(f"give a sentence, {SUCH_AS}")
 
 
 def main(arguments: list[str]) -> int:
@@ -107,7 +108,7 @@ def main(arguments: list[str]) -> int:
     with open_lines(options) as lines:
         sentences = [line for line in lines if line.strip()]
     if not sentences:
-        raise UsageError("there is no sentence to explain")
+        raise UsageError(f"there is no sentence to explain; {SUCH_AS}")
     if options.expected is not None and len(sentences) > 1:
         raise UsageError("--expected is for one sentence; there are several")
     translator = list(translators.values())[-1]

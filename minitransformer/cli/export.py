@@ -1,6 +1,7 @@
 """minitransformer export --to exported"""
 
 import argparse
+import sys
 from pathlib import Path
 
 from minitransformer.cli import (
@@ -14,7 +15,7 @@ from minitransformer.cli import (
 from minitransformer.errors import UsageError
 
 MOVED = {"--ctranslate2": "was renamed to --to"}
-USAGE = """Its inputs and outputs are tokens of the run:
+USAGE = """# CTranslate2 reads and writes the run's tokens:
 
 import ctranslate2
 from minitransformer import Translator
@@ -48,6 +49,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     check_weights_options(options)
     if options.to is None:
         raise UsageError("name the folder to write, such as --to exported")
+    if options.to.is_file():
+        raise UsageError(f"--to {options.to}: a file, not a folder")
     return options
 
 
@@ -65,6 +68,7 @@ def main(arguments: list[str]) -> int:
     source, target = tokenizer.source.tokens, tokenizer.target.tokens
     write_ctranslate2(translator.model, config, source, target, folder, kind)
     size = (folder / "model.bin").stat().st_size
-    print(f"exported {run} ({translator.checkpoint}) to {folder}: {kind}, {size:,} bytes")
+    done = f"exported {run} ({translator.checkpoint}) to {folder}: {kind}, {size:,} bytes"
+    print(done, file=sys.stderr)
     print(USAGE.format(run=str(run), folder=str(folder), length=config.max_length))
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minitransformer import metrics
-from minitransformer.cli import load_translator
+from minitransformer.cli import load_translator, named_run
 from minitransformer.config import load_config
 from minitransformer.data.corpus import Split
 from minitransformer.data.dataset import Dataset, prepare_dataset
@@ -45,7 +45,7 @@ def score(run: Path, options: argparse.Namespace) -> dict[str, Any]:
     if options.compare and options.compare.resolve() == run.resolve():
         print(f"note: {run} is compared with itself", file=sys.stderr)
     translator = load_translator(run, options)
-    other = load_translator(options.compare, options) if options.compare else None
+    other = load_translator(named_run(options.compare), options) if options.compare else None
     config = load_config(run / "config.yaml", options.set)
     if options.input:
         test = read_test_set(options.input, options.references or [])

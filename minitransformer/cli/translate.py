@@ -130,4 +130,6 @@ def main(arguments: list[str]) -> int:
                 translator, lines, output, scores=options.scores, n_best=options.n_best,
                 batch_size=1 if reads_stdin else 64,  # from a pipe, each line at once
             )  # fmt: skip
+    if options.to:
+        print(f"wrote {options.to}", file=sys.stderr)
     return 0

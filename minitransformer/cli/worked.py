@@ -48,7 +48,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--to", type=Path, metavar="FILE",
         help=f"write FILE instead: {', '.join(DOCUMENTS)}; {WEIGHTS} for the weights of a sheet "
-        "with a model, from which training.init_from begins",
+        "with a model, for training.init_from",
     )  # fmt: skip
     parser.add_argument(
         "--run", type=Path,
@@ -77,7 +77,7 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"{name} is a file: check it with {COMMAND} check {name}")
     if action == "check" and not Path(name).exists():
         raise UsageError(
-            f"there is no file '{printable_word(name)}'; for an example: {COMMAND} show NAME"
+            f"there is no file '{printable_word(name)}'; for an example: {COMMAND} show lets-go"
         )
     if options.run and not takes_name:
         raise UsageError("--run goes with show and check, of a procedure such as school")
@@ -120,6 +120,8 @@ def main(arguments: list[str]) -> int:
             return 0
         checked = [check_sheet(sheet, run_tensors(sheet, options.run))]
     if options.to:
+        if options.action == "check":
+            print(report.summary(checked[0]))
         documents.write_document(options.to, checked, is_list=is_list)
         print(f"wrote {options.to}")
     else:

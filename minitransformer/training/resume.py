@@ -97,7 +97,7 @@ def changed_settings(run: RunFolder, config: Config) -> dict[str, str]:
     ]
     if refused:
         raise CheckpointError(
-            f"{run.path} was begun with other settings ({'; '.join(refused)}); "
+            f"{run.path} was started with other settings ({'; '.join(refused)}); "
             "use --fresh to start over, or --run for another folder"
         )
     return changes

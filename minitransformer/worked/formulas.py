@@ -75,7 +75,10 @@ def names_in(node: ast.expr) -> tuple[str, ...]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         operation = node.func.id
         if operation not in OPERATIONS:
-            hint = did_you_mean(operation, OPERATIONS) or " (--operations lists them)"
+            hint = (
+                did_you_mean(operation, OPERATIONS)
+                or " (listed by: minitransformer worked operations)"
+            )
             raise ValueError(f"there is no operation '{operation}'{hint}")
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         return tuple(dict.fromkeys(name for part in arguments for name in names_in(part)))

@@ -73,7 +73,9 @@ def read_sheet(text: str, where: str, name: str) -> Sheet:
     """Read a sheet; every mistake is one line that begins with its position."""
     data = read_yaml(text, where, TextLoader)
     if not isinstance(data, dict):
-        raise SheetError(f"{where}: a sheet has the sections given and steps; got {describe(data)}")
+        raise SheetError(
+            f"{where}: a sheet has the sections 'given' and 'steps'; got {describe(data)}"
+        )
     sheet = merge_repeated(Section(data, SHEET_KEYS, where))
     rounding = sheet.text("rounding") or "nearest"
     if rounding not in RULES:
@@ -119,7 +121,7 @@ class Section:
             )
         for key in data:
             if keys is not None and key not in keys:
-                hint = did_you_mean(key, keys) or f" (there are: {', '.join(keys)})"
+                hint = did_you_mean(key, keys) or f" (there are: {', '.join(sorted(keys))})"
                 raise SheetError(f"{where}: unknown key {key!r}{hint}")
         self.data: dict[str, Any] = data
         self.where = where

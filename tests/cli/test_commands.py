@@ -152,7 +152,7 @@ def test_every_command_has_a_module():
         ("doctor tiny.yaml", "unexpected 'tiny.yaml': did you mean --config tiny.yaml?"),
         ("doctor --brake causal", "there is no option --brake: did you mean '--break'?"),
         ("translate --beam x", "argument --beam: invalid int value: 'x'; see "),
-        ("evaluate --split valid --to x.txt", "--to x.txt: the file must end in .json"),
+        ("evaluate --split valid --to x.txt", "--to x.txt: the name must end in .json"),
         ("evaluate --alignment --split valid", "--split does not go with --alignment"),
         ("export", "name the folder to write, such as --to exported"),
         ("translate --input my.tsv --to my.tsv", "my.tsv would be read and written; choose"),

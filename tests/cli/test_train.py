@@ -140,4 +140,4 @@ def test_train_lists_changed_settings(tmp_path):
     assert train(tmp_path, "--config", "tiny.yaml", *QUICK).code == 0
     result = train(tmp_path, "--config", "tiny.yaml", *QUICK, "--set", "training.seed=2")
     assert result.code == 1
-    assert "was begun with other settings (training.seed: 1, now 2); use --fresh" in result.err
+    assert "was started with other settings (training.seed: 1, now 2); use --fresh" in result.err

@@ -114,7 +114,7 @@ def test_worked_exits_with_1_for_an_own_sheet_with_a_slip(tmp_path):
         (["show", "school", "--run", "absent"], 1, "absent is not a run folder"),
         (["show", "broken.yaml"], 2, "is a file: check it with minitransformer worked check brok"),
         (["--run", "x"], 2, "--run goes with show and check, of a procedure such as school"),
-        (["list", "--to", "x.safetensors"], 2, "the file must end in .html, .md, .tex or .json"),
+        (["list", "--to", "x.safetensors"], 2, "the name must end in .html, .md, .tex or .json"),
         (["operations", "--to", "x.md"], 2, "--to does not go with operations"),
         (
             ["show", "school", "--to", "x.safetensors"],

@@ -67,7 +67,7 @@ def test_all_changed_keys_are_listed_at_once(tmp_path):
     with pytest.raises(CheckpointError) as refusal:
         changed_settings(trainer.run_folder, changed)
     assert (
-        "was begun with other settings (model.dropout: 0.1, now 0.2; training.seed: 1, now 9); "
+        "was started with other settings (model.dropout: 0.1, now 0.2; training.seed: 1, now 9); "
         "use --fresh to start over, or --run for another folder" in str(refusal.value)
     )
 
@@ -188,7 +188,7 @@ def test_train_command_refuses_changed_settings_and_keeps_the_run(tmp_path):
     refused = run(*command, "--set", "model.norm=pre", folder=tmp_path)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == (
-        "error: runs/tiny was begun with other settings (model.norm: 'none', now 'pre'); "
+        "error: runs/tiny was started with other settings (model.norm: 'none', now 'pre'); "
         "use --fresh to start over, or --run for another folder\n"
     )
     assert final_hashes(tmp_path / "runs/tiny") == before
