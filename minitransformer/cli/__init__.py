@@ -120,8 +120,10 @@ def run_command(command: Callable[[], int], *, is_quiet: bool = False) -> int:
         silence_stdout()
         return 0
     except OSError as error:
-        if error.filename is None:
-            silence_stdout()  # which may be what cannot be written
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is stdout that cannot be written
+            silence_stdout()
         name = f"{error.filename}: " if error.filename else ""
         return fail(f"{name}{error.strerror or error}")
     except ModuleNotFoundError as error:

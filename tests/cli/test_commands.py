@@ -181,6 +181,18 @@ def test_train_names_the_next_commands_as_it_was_started(tmp_path, tiny):
     assert "\n  minitransformer translate --run runs/tiny\n" in trained.out
 
 
+def test_error_keeps_what_was_printed_before(tmp_path):
+    code = (
+        "import sys; from minitransformer.cli import run_command\n"
+        "def command():\n"
+        "    print('kept')\n"
+        "    raise OSError(5, 'Input/output error')\n"
+        "sys.exit(run_command(command))"
+    )
+    result = start("-c", code, folder=tmp_path)
+    assert result == (1, "kept\n", "error: Input/output error\n")
+
+
 def test_missing_package_is_named_with_the_python_that_lacks_it(capsys):
     def command() -> int:
         import a_package_that_nobody_has
